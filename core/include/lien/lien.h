@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lien: zero-copy transport in which memory is released on evidence, never on time.
+//
+// Reading this header:
+//  - Every function returns 0 or a negative LIEN_E... code (lien/errors.h) unless it says otherwise. Outputs are written only on success.
+//  - "Blocks": only functions whose name ends in _wait block. Every such twin answers LIEN_EDEADLK where it could never return: inside a
+//    LIEN_INLINE callback, and inside a callback run by lien_ctx_progress().
+//  - Threads: every function may be called from any thread, also from callbacks, unless it says otherwise. Callbacks run on dispatch threads
+//    (or inside lien_ctx_progress() of an app-driven ctx), one at a time and in order for each connection; never under a lock of ours.
+//  - Operations with memory have two events. *done*: the result is known. *released*: the memory is yours again. on_done runs exactly once, then
+//    on_released exactly once, also when nothing was lent; after it the library never touches `arg`. If the starting call returns nonzero
+//    neither runs and nothing was lent. A released status of LIEN_EQUARANTINED means: this memory is *not* yours (see lien_space_wait).
+//  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults.
+//  - Times are milliseconds. A timeout of 0 means the default named at the field; LIEN_FOREVER waits without limit where that is allowed.
+// Since 0.1, all of it.
+
+#ifndef LIEN_LIEN_H
+#define LIEN_LIEN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lien/errors.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define LIEN_API __attribute__((visibility("default")))
+#else
+#define LIEN_API
+#endif
+
+// Buffers in one space or one grant. Source: design.md 2.
+#define LIEN_BUFS_MAX 64
+// Copy operations in one read. Source: design.md 2.
+#define LIEN_OPS_MAX 1024
+// Bytes of the largest token: a header and one key for each of LIEN_BUFS_MAX buffers (docs/wire.md, "Token").
+#define LIEN_TOKEN_MAX 1600
+// A timeout without end.
+#define LIEN_FOREVER UINT32_MAX
+
+typedef struct lien_ctx lien_ctx;     // root: providers, threads, budgets, log
+typedef struct lien_pool lien_pool;   // memory the library owns
+typedef struct lien_mem lien_mem;     // memory the application owns, registered
+typedef struct lien_buf lien_buf;     // one buffer, from a pool or a lien_mem
+typedef struct lien_alloc lien_alloc; // a wait for pool memory
+typedef struct lien_space
+    lien_space; // an ordered list of buffers that can be lent as the target of a read
+typedef struct lien_listener lien_listener; // accepts connections
+typedef struct lien_conn lien_conn;         // a connection to one peer
+typedef struct lien_msg lien_msg;           // one received message
+typedef struct lien_grant lien_grant;       // a peer's right to read buffers of ours
+typedef struct lien_read lien_read;         // one read of a peer's grant, running or finished
+
+// -- Library -----------------------------------------------------------------------------------------------------------------------
+
+// The version of the library at run time, "MAJOR.MINOR.PATCH". Static storage.
+LIEN_API const char *lien_version(void);
+
+// Severity of a log line.
+typedef enum lien_level {
+    LIEN_LOG_ERROR = 1,
+    LIEN_LOG_WARN = 2,
+    LIEN_LOG_INFO = 3,
+    LIEN_LOG_DEBUG = 4
+} lien_level;
+
+// One log line. `conn` is the connection's id, the same in both peers' logs, or 0; `op` the id of the grant or read, or 0; `code` the
+// LIEN_ code or 0. Strings live only during the call.
+typedef struct lien_log_line {
+    lien_level level;
+    uint64_t conn;
+    uint64_t op;
+    int code;
+    const char *provider; // or NULL
+    const char *peer;     // or NULL
+    const char *text;
+} lien_log_line;
+
+// Receives log lines, on any thread, never under a lock of ours, one at a time for a ctx. Must not call into the library.
+typedef void lien_log_fn(const lien_log_line *line, void *arg);
+
+// -- Context -----------------------------------------------------------------------------------------------------------------------
+
+// The application drives progress: no thread is started, callbacks run inside lien_ctx_progress(). Between two calls no more than half of
+// option `dead_ms` may pass, or peers take this process for dead.
+#define LIEN_APP_DRIVEN (1u << 0)
+// Leave the soft limit of descriptors alone (it is raised to the hard one otherwise: a connection takes several).
+#define LIEN_KEEP_NOFILE (1u << 1)
+
+typedef struct lien_ctx_opts {
+    size_t size;
+    unsigned flags; // LIEN_APP_DRIVEN, LIEN_KEEP_NOFILE
+    const char *const *
+        settings; // "key=value" strings ended by NULL, or NULL; keys: docs/man/lien_options.5. A setting
+                  // given here wins over the environment (LIEN_KEY), which wins over the default
+    lien_log_fn *log; // NULL: lines at or above option log_level go to stderr
+    void *log_arg;
+} lien_ctx_opts;
+
+LIEN_API void lien_ctx_opts_init(lien_ctx_opts *opts);
+
+// Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, or a value out of range; the log names the nearest known key, or the limit.
+// LIEN_ENOPROVIDER: the provider asked for by option `provider` or FI_PROVIDER cannot be used; the log lists each candidate and why.
+LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
+
+// Closes listeners, connections and pools that are still open, waits for their end (bounded by option drain_ms each), and frees the ctx. Stores NULL.
+// Memory in quarantine whose provider gives no proof stays mapped until the process ends; the log counts it. Handles of the
+// ctx are invalid afterwards, except lien_buf and lien_msg held by the application, which stay readable until freed.
+// Blocks. LIEN_EDEADLK: called from a callback of this ctx.
+LIEN_API int lien_ctx_close(lien_ctx **ctx);
+
+// A descriptor that polls readable when lien_ctx_progress() has something to do; timers are in it. Owned by the ctx.
+// LIEN_ESTATE: the ctx is not app-driven.
+LIEN_API int lien_ctx_fd(lien_ctx *ctx, int *fd);
+
+// Call right before sleeping on the fd. 0: sleep; LIEN_EAGAIN: call lien_ctx_progress() first. LIEN_ESTATE as above.
+LIEN_API int lien_ctx_arm(lien_ctx *ctx);
+
+// Makes progress and runs callbacks that are due. Never blocks. Only for app-driven contexts, else LIEN_ESTATE; two threads in it at once take
+// turns. LIEN_EDEADLK: called from inside a callback.
+LIEN_API int lien_ctx_progress(lien_ctx *ctx);
+
+// Counters of a ctx since it was opened (plain numbers) and levels (now).
+typedef struct lien_ctx_stats {
+    size_t size;
+    uint64_t conns_open; // level
+    uint64_t conns_total;
+    uint64_t conns_lost;
+    uint64_t reads_started; // lien_read operations
+    uint64_t reads_done;
+    uint64_t reads_failed;
+    uint64_t read_pieces_posted; // READs given to the provider
+    uint64_t read_pieces_done;
+    uint64_t read_bytes;
+    uint64_t messages_sent;
+    uint64_t messages_received;
+    uint64_t payload_bytes_copied; // by Lien's CPU, counted where copies are made (core/mem/copy.c)
+    uint64_t grants_live;          // level
+    uint64_t grants_bytes;         // level, bytes of live grants
+    uint64_t quarantined_bytes;    // level
+    uint64_t quarantined_total;
+    uint64_t evidence_unknown; // completion entries that matched nothing, were late, or came twice
+    uint64_t protocol_errors;
+    uint64_t pool_bytes; // level, bytes in buffers handed out
+    uint64_t log_dropped;
+} lien_ctx_stats;
+
+// Fills the first stats->size bytes of *stats. Never blocks.
+LIEN_API int lien_ctx_stats_get(lien_ctx *ctx, lien_ctx_stats *stats);
+
+// The same as OpenMetrics text, ended by NUL; freed by the caller with free().
+LIEN_API int lien_ctx_metrics(lien_ctx *ctx, char **text);
+
+// -- Memory ------------------------------------------------------------------------------------------------------------------------
+
+#define LIEN_HUGE_PAGES                                                                            \
+    (1u << 0) // chunks on huge pages; LIEN_ENOMEM from lien_pool_open when the system has none
+#define LIEN_GUARD                                                                                 \
+    (1u << 1) // protect lent memory against stray accesses (design.md 3). Not yet: LIEN_ENOTSUP
+
+typedef struct lien_pool_opts {
+    size_t size;
+    unsigned flags;
+    size_t limit; // bytes the pool may hold; default 4 GiB of address space, touched only as used
+    size_t
+        reserve; // bytes of `limit` kept for receiving (bodies of messages), so that senders cannot starve receivers; default limit / 8
+    size_t populate; // bytes mapped and touched at once; default 0
+    int numa_node;   // node to allocate on, or -1 for any; default -1
+} lien_pool_opts;
+
+LIEN_API void lien_pool_opts_init(lien_pool_opts *opts);
+
+// Opens a pool. LIEN_EINVAL: reserve or populate above limit. LIEN_ENOMEM.
+LIEN_API int lien_pool_open(lien_ctx *ctx, const lien_pool_opts *opts, lien_pool **pool);
+
+// Closes the pool and stores NULL. Its memory goes back to the system when the last buffer is home; buffers stay valid until then. Never blocks.
+LIEN_API int lien_pool_close(lien_pool **pool);
+
+// A buffer of `len` bytes (1 .. pool limit), aligned to 4096. Its contents are unspecified. LIEN_ELIMIT: the pool's limit leaves no room
+// now. LIEN_EMSGSIZE: `len` is above the pool's limit. LIEN_ENOMEM. O(1) up to 64 MiB. Never blocks.
+LIEN_API int lien_pool_alloc(lien_pool *pool, size_t len, lien_buf **buf);
+
+// The same, waiting for room: `on_done(arg, 0, buf)` passes ownership of a buffer, or a nonzero status and NULL. First come, first served, large
+// or small. `alloc` may be NULL; otherwise it is valid until on_done begins, for lien_pool_alloc_cancel().
+typedef void lien_alloc_fn(void *arg, int status, lien_buf *buf);
+LIEN_API int lien_pool_alloc_start(lien_pool *pool, size_t len, lien_alloc_fn *on_done, void *arg,
+                                   lien_alloc **alloc);
+// on_done runs with LIEN_ECANCELED, unless it is already under way.
+LIEN_API int lien_pool_alloc_cancel(lien_alloc *alloc);
+// Blocking twin. LIEN_ETIMEDOUT.
+LIEN_API int lien_pool_alloc_wait(lien_pool *pool, size_t len, uint32_t timeout_ms, lien_buf **buf);
+
+// Frees the buffer and stores NULL. While it is lent (a grant, a message, a read) freeing is put off until it is released; never refused,
+// never early. NULL is allowed.
+LIEN_API void lien_buf_free(lien_buf **buf);
+
+// Bytes in use (at first what was asked for), and the most it can hold.
+LIEN_API size_t lien_buf_len(const lien_buf *buf);
+LIEN_API size_t lien_buf_capacity(const lien_buf *buf);
+// LIEN_ERANGE: above capacity. LIEN_EBUSY: lent.
+LIEN_API int lien_buf_set_len(lien_buf *buf, size_t len);
+
+// The bytes, for reading. LIEN_EBUSY: a read runs into it. LIEN_EQUARANTINED. The pointer is good until the buffer is lent, moved or freed.
+LIEN_API int lien_buf_data(const lien_buf *buf, const void **data);
+// The bytes, for writing. LIEN_EBUSY: lent in any way, a peer may be reading it. LIEN_EQUARANTINED.
+LIEN_API int lien_buf_mut(lien_buf *buf, void **data);
+
+typedef struct lien_mem_opts {
+    size_t size;
+    void (*on_released)(
+        void *arg,
+        int status); // the memory is the application's again (0), or never (LIEN_EQUARANTINED, then once more never)
+    void *arg;
+} lien_mem_opts;
+
+LIEN_API void lien_mem_opts_init(lien_mem_opts *opts);
+
+// Registers `len` bytes at `addr`, which the application owns and keeps mapped until on_released. Registration with a provider is lazy, per
+// domain; its failure shows as LIEN_EREGISTER where the memory is first used.
+LIEN_API int lien_mem_register(lien_ctx *ctx, void *addr, size_t len, const lien_mem_opts *opts,
+                               lien_mem **mem);
+// A buffer over a part of it. LIEN_ERANGE. Buffers of one lien_mem may overlap; it is up to the application what that means.
+LIEN_API int lien_mem_buf(lien_mem *mem, size_t offset, size_t len, lien_buf **buf);
+// Stores NULL. on_released runs once no buffer of it is held or lent any more. Never blocks.
+LIEN_API int lien_mem_unregister(lien_mem **mem);
+// Blocking twin: 0 (released, or nothing lent), LIEN_ETIMEDOUT (still lent; *mem stays set, call again), LIEN_EQUARANTINED (not yours).
+LIEN_API int lien_mem_unregister_wait(lien_mem **mem, uint32_t timeout_ms);
+
+// -- Space: the target of a read ---------------------------------------------------------------------------------------------------
+
+// Moves `n` buffers (1 .. LIEN_BUFS_MAX) into a space and stores NULL in each slot: seen as one run of bytes in that order. LIEN_EBUSY: one of
+// them is lent. LIEN_EINVAL: a NULL slot or one buffer twice. On error no slot changes.
+LIEN_API int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space);
+// Sum of the buffers' lengths.
+LIEN_API uint64_t lien_space_len(const lien_space *space);
+// The i-th buffer, which stays in the space: to look at with lien_buf_data/mut. LIEN_EBUSY: lent. LIEN_EQUARANTINED. LIEN_ERANGE.
+LIEN_API int lien_space_buf(lien_space *space, size_t i, lien_buf **buf);
+// Moves all buffers out, `n` being their number, and leaves the space empty. Same errors.
+LIEN_API int lien_space_take(lien_space *space, lien_buf **bufs, size_t n);
+// Waits until the space is not lent: 0, LIEN_ETIMEDOUT, or LIEN_EQUARANTINED: the transfer's end could not be proved; the buffers are kept
+// out of use, pool memory goes home when the domain's end proves it. Blocks; timeout 0 asks without blocking.
+LIEN_API int lien_space_wait(lien_space *space, uint32_t timeout_ms);
+// Frees space and buffers and stores NULL; put off while lent.
+LIEN_API void lien_space_free(lien_space **space);
+
+// -- Connections -------------------------------------------------------------------------------------------------------------------
+
+// Callbacks of this connection may run on the progress thread, and promise not to block.
+#define LIEN_INLINE (1u << 0)
+
+typedef struct lien_conn_opts {
+    size_t size;
+    unsigned flags;      // LIEN_INLINE
+    uint32_t timeout_ms; // from start to open; default option connect_ms
+    lien_pool *pool;     // where bodies of received messages go; NULL: a pool of the ctx's own
+    void *arg;
+    // Open (0), or it never will be (the status; the log names the stage). Runs once, before any other.
+    void (*on_open)(lien_conn *conn, int status, void *arg);
+    // A message, in the peer's order. Takes ownership: free with lien_msg_free(). NULL: messages wait for lien_msg_recv_wait().
+    void (*on_message)(lien_conn *conn, lien_msg *msg, void *arg);
+    // After LIEN_EAGAIN from a send: try again. May run without need.
+    void (*on_writable)(lien_conn *conn, void *arg);
+    // The connection ended by itself: LIEN_ECLOSED (the peer closed it), LIEN_EPEERLOST, LIEN_EPROTO, LIEN_EIO ... Runs at most once, never after
+    // lien_conn_close(). Operations on it end with that status; their memory waits for evidence.
+    void (*on_lost)(lien_conn *conn, int status, void *arg);
+    // The last callback, once, after lien_conn_close() and after the last release: 0, or LIEN_EQUARANTINED if memory had to be quarantined.
+    void (*on_closed)(lien_conn *conn, int status, void *arg);
+} lien_conn_opts;
+
+LIEN_API void lien_conn_opts_init(lien_conn_opts *opts);
+
+// Connects to a listener at "host:port" ("[v6]:port"). Never blocks (names are resolved elsewhere). The handle is valid until lien_conn_close().
+// Errors that come later come by on_open. LIEN_EADDR: malformed address.
+LIEN_API int lien_conn_open(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
+                            lien_conn **conn);
+// Blocking twin: returns what on_open would say; on error *conn is not written. on_open does not run.
+LIEN_API int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
+                                 lien_conn **conn);
+
+// Ends the connection: queued messages leave, the peer is told, reads end with LIEN_ECLOSED. Stores NULL; on_closed is the last that is heard. Never blocks.
+LIEN_API int lien_conn_close(lien_conn **conn);
+// Blocking twin: returns after on_closed's moment (on_closed does not run): 0, LIEN_EQUARANTINED, or LIEN_ETIMEDOUT (the close goes on; *conn is NULL all the same).
+LIEN_API int lien_conn_close_wait(lien_conn **conn, uint32_t timeout_ms);
+
+typedef enum lien_path {
+    LIEN_PATH_NONE = 0,   // not known yet
+    LIEN_PATH_RDMA = 1,   // a device moves the bytes
+    LIEN_PATH_KERNEL = 2, // READ over the kernel's TCP: Lien copies nothing, the kernel does
+    LIEN_PATH_INLINE = 3, // copied
+    LIEN_PATH_SIM = 4     // the simulator
+} lien_path;
+
+typedef struct lien_conn_info {
+    size_t size;
+    uint64_t id; // the same in both peers' logs
+    char provider[32];
+    char peer[96]; // bootstrap address of the peer
+    lien_path path;
+    bool open;
+    bool ep_end_proves;       // evidence class, design.md 5 (b)
+    bool domain_end_proves;   // (c)
+    uint32_t eager_max;       // bytes of the largest lien_send()
+    uint64_t message_max;     // bytes of the largest body the peer takes
+    uint32_t message_credits; // messages that can leave now
+    uint32_t control_credits;
+    uint32_t reads_outstanding;
+    uint64_t read_bytes_outstanding;
+    uint64_t grants_live;
+    uint64_t grants_bytes;
+    uint64_t quarantined_bytes;
+} lien_conn_info;
+
+// Fills the first info->size bytes of *info.
+LIEN_API int lien_conn_info_get(lien_conn *conn, lien_conn_info *info);
+
+typedef struct lien_listener_opts {
+    size_t size;
+    lien_conn_opts conn; // for each accepted connection; its on_open does not run
+    void *arg;
+    // A connection is open. Store its `arg` in *conn_arg. Return 0 to take it: it is then the application's, to be closed with lien_conn_close().
+    // Return nonzero to refuse: the library closes it. NULL: accepted connections wait for lien_listener_accept_wait().
+    int (*on_accept)(lien_listener *listener, lien_conn *conn, void *arg, void **conn_arg);
+    // First bytes that are not Lien's. Takes ownership of `fd`, on which the `len` bytes at `first` were already read.
+    // NULL: such connections are closed.
+    void (*on_foreign)(lien_listener *listener, int fd, const void *first, size_t len, void *arg);
+    void (*on_closed)(lien_listener *listener, void *arg); // the last callback, once
+} lien_listener_opts;
+
+LIEN_API void lien_listener_opts_init(lien_listener_opts *opts);
+
+// Listens at "host:port"; port 0 picks one, host "*" or "" means every address. LIEN_EADDR: cannot be bound, the log says why.
+LIEN_API int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
+                                lien_listener **listener);
+// The bound address as "host:port" into `text` of `size` bytes (96 is enough). LIEN_ERANGE: too small.
+LIEN_API int lien_listener_address(lien_listener *listener, char *text, size_t size);
+// The next accepted connection. LIEN_ETIMEDOUT. At most 64 wait; more are refused.
+LIEN_API int lien_listener_accept_wait(lien_listener *listener, uint32_t timeout_ms,
+                                       lien_conn **conn);
+// Stores NULL. Connections stay. Never blocks.
+LIEN_API int lien_listener_close(lien_listener **listener);
+
+// -- Messages ----------------------------------------------------------------------------------------------------------------------
+
+typedef struct lien_send_opts {
+    size_t size;
+    void (*on_done)(
+        void *arg,
+        int status); // 0: on its way (head only), or taken over by the peer (with a body)
+    void (*on_released)(void *arg, int status); // the body's buffers are yours again
+    void *arg;
+    uint32_t
+        timeout_ms; // lien_send_wait only: how long to wait for credit and result; default LIEN_FOREVER
+} lien_send_opts;
+
+LIEN_API void lien_send_opts_init(lien_send_opts *opts);
+
+// Sends one message: a head of `head_len` bytes (0 .. info.eager_max), copied before it returns, and a body of `n` buffers (0 .. LIEN_BUFS_MAX),
+// which move by the peer's READ. The buffers stay the caller's: readable, not writable, until on_released; freeing is put off till then.
+// LIEN_EAGAIN: no credit, retry after on_writable. LIEN_EMSGSIZE: head above eager_max, or body above message_max or 4 GiB. LIEN_ELIMIT: the
+// budget of held grant bytes (options held_conn_bytes, held_total_bytes). LIEN_EBUSY: a buffer is under a read. Never blocks.
+LIEN_API int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *const *bufs,
+                       size_t n, const lien_send_opts *opts);
+// Blocking twin: waits for credit, then for *released*. LIEN_ETIMEDOUT: either nothing was sent (no credit came), or the body is still lent:
+// lien_buf_mut() tells. on_done and on_released do not run.
+LIEN_API int lien_send_wait(lien_conn *conn, const void *head, size_t head_len,
+                            lien_buf *const *bufs, size_t n, const lien_send_opts *opts);
+
+// The next message of a connection without on_message. LIEN_ETIMEDOUT; the connection's status once it ended and all messages were taken.
+LIEN_API int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **msg);
+// Head bytes; valid until lien_msg_free().
+LIEN_API int lien_msg_head(const lien_msg *msg, const void **data, size_t *len);
+// The body, which stays the message's; NULL when it has none.
+LIEN_API lien_buf *lien_msg_body(lien_msg *msg);
+// Moves the body out. LIEN_ENOTFOUND: none.
+LIEN_API int lien_msg_take_body(lien_msg *msg, lien_buf **buf);
+// Frees it, gives its credit back to the peer, stores NULL. Also after the connection ended.
+LIEN_API void lien_msg_free(lien_msg **msg);
+
+// -- Grants and reads --------------------------------------------------------------------------------------------------------------
+
+// The peer may be refused at once: a region of its own, deregistered by lien_grant_revoke(). A READ that comes later costs the connection.
+#define LIEN_REVOCABLE (1u << 0)
+
+typedef struct lien_grant_opts {
+    size_t size;
+    unsigned flags;
+    void (*on_released)(
+        void *arg,
+        int status); // 0: the peer released it, or its endpoint's end is proved; or LIEN_EQUARANTINED
+    void *arg;
+} lien_grant_opts;
+
+LIEN_API void lien_grant_opts_init(lien_grant_opts *opts);
+
+// What the peer needs to read a grant: opaque bytes, to be carried in the host's own message.
+typedef struct lien_token {
+    uint32_t len;
+    uint8_t bytes[LIEN_TOKEN_MAX];
+} lien_token;
+
+// Lets the peer of `conn` read `n` buffers (1 .. LIEN_BUFS_MAX), seen as one run of bytes. Held: they stay untouched (readable, not writable)
+// until the peer's release or the proved end of the connection's endpoint. LIEN_EBUSY: a buffer is under a read. LIEN_ELIMIT: option held_conn_bytes,
+// held_total_bytes or grants_conn. LIEN_ECLOSED, LIEN_EREGISTER. Never blocks.
+LIEN_API int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n,
+                             const lien_grant_opts *opts, lien_token *token, lien_grant **grant);
+// Asks the peer to release. The grant ends as any other; a peer that owes its release past option release_ms loses the connection. Again: no effect.
+LIEN_API int lien_grant_revoke(lien_grant *grant);
+// Waits for released: 0, LIEN_EQUARANTINED, LIEN_ETIMEDOUT. Timeout 0 asks.
+LIEN_API int lien_grant_wait(lien_grant *grant, uint32_t timeout_ms);
+// Revokes, if it still holds, and gives up the handle; stores NULL. on_released still runs.
+LIEN_API int lien_grant_close(lien_grant **grant);
+
+typedef struct lien_token_info {
+    size_t size;
+    uint64_t conn;  // connection id it belongs to
+    uint64_t grant; // the grant's id in logs
+    uint64_t len;   // bytes that can be read
+    uint32_t bufs;
+    bool held;
+} lien_token_info;
+
+// What a token says. LIEN_EPROTO: malformed. LIEN_ESTALE: it is not of this connection. Says nothing about the grant's life.
+LIEN_API int lien_token_open(lien_conn *conn, const void *token, size_t len, lien_token_info *info);
+
+// One piece of a read: `len` bytes from offset `src` of the grant to offset `dst` of the space.
+typedef struct lien_op {
+    uint64_t src;
+    uint64_t dst;
+    uint64_t len;
+} lien_op;
+
+// Release the grant as soon as the read needs it no more.
+#define LIEN_RELEASE (1u << 1)
+
+typedef struct lien_read_opts {
+    size_t size;
+    unsigned flags; // LIEN_RELEASE, LIEN_INLINE
+    uint32_t
+        timeout_ms; // until on_done(LIEN_ETIMEDOUT); default LIEN_FOREVER. It ends the waiting and releases nothing
+    const lien_op *ops; // 0 .. LIEN_OPS_MAX, copied; NULL: the whole grant to offset 0
+    size_t n_ops;
+    void (*on_done)(void *arg, int status);
+    void (*on_released)(void *arg, int status);
+    void *arg;
+} lien_read_opts;
+
+LIEN_API void lien_read_opts_init(lien_read_opts *opts);
+
+// Reads from the peer's grant named by `token` into `space`, which is lent until on_released. LIEN_ERANGE: an op outside token or space.
+// LIEN_EOVERLAP: two ops write the same bytes. LIEN_ESTALE: the grant was released or revoked, or is another connection's.
+// LIEN_EBUSY: the space is lent. LIEN_EPROTO: malformed token. `read` may be NULL (fire and forget). Never blocks.
+LIEN_API int lien_read_start(lien_conn *conn, const void *token, size_t token_len,
+                             lien_space *space, const lien_read_opts *opts, lien_read **read);
+// on_done(LIEN_ECANCELED) runs soon, unless done is already under way; the space comes back on evidence. Pieces not yet posted are not posted.
+LIEN_API int lien_read_cancel(lien_read *read);
+// How its bytes moved.
+LIEN_API lien_path lien_read_path(const lien_read *read);
+// Cancels if it runs, gives up the handle, stores NULL; the callbacks still run.
+LIEN_API int lien_read_close(lien_read **read);
+// Blocking twin with slots: moves the buffers out of `slots` and puts them back before it returns, with evidence; after LIEN_EQUARANTINED the slots stay
+// NULL. May outlast its timeout by the connection's teardown. opts callbacks do not run.
+LIEN_API int lien_read_wait(lien_conn *conn, const void *token, size_t token_len, lien_buf **slots,
+                            size_t n, const lien_read_opts *opts);
+
+// Tells the owner that this side is done with the grant: at once, or after the last running read of it. LIEN_ESTALE: already released.
+LIEN_API int lien_release(lien_conn *conn, const void *token, size_t token_len);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The options of a ctx: one table (LIENI_OPTIONS) makes struct, defaults, parser and manual (docs/man/lien_options.5 is checked against it). A value comes, in rising order,
+// from the default, the environment (LIEN_ and the key in capitals) and the settings of lien_ctx_opts.
+
+#ifndef LIENI_OPTIONS_H
+#define LIENI_OPTIONS_H
+
+#include "core/log.h"
+
+// X(key, type, default, min, max, unit, text). Types: UINT (uint64_t; sizes take K, M, G suffixes), FLAG (bool: 0 1 no yes off on), TEXT (const char *, "" is unset), LEVEL.
+#define LIENI_OPTIONS(X)                                                                           \
+    X(provider, TEXT, "", 0, 63, "name",                                                           \
+      "Provider to use; unset: FI_PROVIDER's, else the best that works")                           \
+    X(log_level, LEVEL, "warn", 0, 0, "level",                                                     \
+      "Least severe log lines that pass: error, warn, info, debug")                                \
+    X(dispatch_threads, UINT, "1", 1, 64, "threads",                                               \
+      "Threads that run callbacks (not in app-driven contexts)")                                   \
+    X(connect_ms, UINT, "5000", 10, 3600000, "ms",                                                 \
+      "From the start of a connection to its being open")                                          \
+    X(heartbeat_ms, UINT, "1000", 0, 3600000, "ms",                                                \
+      "A connection silent for so long sends a heartbeat; 0: none are sent and none are missed")   \
+    X(dead_ms, UINT, "5000", 20, 3600000, "ms", "A peer not heard of for so long is lost")         \
+    X(read_watchdog_ms, UINT, "10000", 20, 3600000, "ms",                                          \
+      "READs outstanding and none completing for so long end the connection")                      \
+    X(drain_ms, UINT, "200", 1, 60000, "ms",                                                       \
+      "Most time given to outstanding operations to complete in a teardown")                       \
+    X(linger_ms, UINT, "1000", 0, 60000, "ms",                                                     \
+      "Most time a closing connection waits for its queued messages and the peer's farewell")      \
+    X(release_ms, UINT, "10000", 20, 3600000, "ms",                                                \
+      "A peer that owes the release of a revoked grant for so long loses the connection")          \
+    X(reads_per_nic, UINT, "32", 1, 65536, "READs",                                                \
+      "READs in flight on one NIC, shared fairly by its connections")                              \
+    X(read_piece, UINT, "1M", 4096, 1073741824, "bytes",                                           \
+      "Most bytes of one READ; the provider's own limit holds too (R19)")                          \
+    X(read_conn_bytes, UINT, "4M", 4096, 1073741824, "bytes",                                      \
+      "Most READ bytes outstanding on one connection; the provider's own limit holds too (R19)")   \
+    X(frame_max, UINT, "8192", 4096, 65536, "bytes", "Size of a receive: a frame and its header")  \
+    X(message_credits, UINT, "32", 1, 4096, "messages",                                            \
+      "Messages a peer may have sent that are not freed yet")                                      \
+    X(control_credits, UINT, "32", 8, 4096, "frames",                                              \
+      "Control frames a peer may have sent that are not consumed yet")                             \
+    X(message_max, UINT, "4G", 0, 4294967296, "bytes", "Largest body of a message that is taken")  \
+    X(receive_pool, UINT, "4G", 65536, 1099511627776, "bytes",                                     \
+      "Limit of the ctx's own pool for received bodies")                                           \
+    X(grants_conn, UINT, "4096", 1, 1048576, "grants", "Live grants on one connection")            \
+    X(held_conn_bytes, UINT, "8G", 4096, 1099511627776, "bytes",                                   \
+      "Bytes of live held grants on one connection")                                               \
+    X(held_total_bytes, UINT, "64G", 4096, 17592186044416, "bytes",                                \
+      "Bytes of live held grants of the ctx")                                                      \
+    X(quarantine_peer_bytes, UINT, "256M", 0, 1099511627776, "bytes",                              \
+      "Quarantined bytes of one peer above which READs to it are refused")                         \
+    X(quarantine_total_bytes, UINT, "1G", 0, 1099511627776, "bytes",                               \
+      "Quarantined bytes above which new connections get a new domain")                            \
+    X(half_open_max, UINT, "64", 1, 4096, "connections",                                           \
+      "Accepted connections that may be on their way to open at once")                             \
+    X(fabric_ports, TEXT, "", 0, 15, "lo-hi", "Ports that fabric listeners may use; unset: any")   \
+    X(advertise, TEXT, "", 0, 255, "host",                                                         \
+      "Address told to peers for the fabric connection; unset: that of the accepted bootstrap "    \
+      "socket")
+
+struct lieni_options {
+#define LIENI_FIELD_UINT(key)                             uint64_t key;
+#define LIENI_FIELD_FLAG(key)                             bool key;
+#define LIENI_FIELD_TEXT(key)                             char key[256];
+#define LIENI_FIELD_LEVEL(key)                            lien_level key;
+#define LIENI_FIELD(key, type, def, min, max, unit, text) LIENI_FIELD_##type(key)
+    LIENI_OPTIONS(LIENI_FIELD)
+#undef LIENI_FIELD
+    uint16_t fabric_port_lo, fabric_port_hi; // from fabric_ports
+};
+
+// Fills all of `options`. LIEN_EOPTION after a log line that names the key, its value, the limit, or for an unknown key the nearest known one. Unknown LIEN_ variables are errors
+// too, except those of shims and tools (prefixes LIEN_GRPC, LIEN_TIRPC, LIEN_PROTOBUF_C, LIEN_TEST, LIEN_BLOB, LIEN_PERF). `environ` NULL: the process's.
+int lieni_options_load(struct lieni_options *options, const char *const *settings,
+                       char *const *environ_vars, struct lieni_log *log);
+// FI_PROVIDER's say about `name` (lists "a,b" and "^a,b" as libfabric has them): allowed or not. Unset or empty allows all.
+bool lieni_fi_provider_allows(const char *fi_provider, const char *name);
+
+#endif
