@@ -5,7 +5,10 @@
 # failure made loud, running parts and printing the table. Sourced, never run.
 #
 # A part is a function part_<name>. It fails by a nonzero status. It counts as one test unless
-# it calls count.
+# it calls count. The sourcing script sets `table`, one row a part:
+# name|file that must exist|what it shows
+
+: "${table:?ci/lib.sh is sourced by ci/test and ci/nightly}"
 
 jobs=${LIEN_JOBS:-$(nproc)}
 
