@@ -65,7 +65,8 @@ struct lieni_frame {
 struct lieni_wire_limits {
     size_t frame_max;
     uint64_t message_max;
-    uint32_t grants_max; // slots are below it
+    uint32_t grants_max;     // slots of the peer's grants (MSG, REVOKE) are below it
+    uint32_t own_grants_max; // slots of ours (RELEASE) are below it
 };
 
 // Decodes one received frame of `len` bytes (what the completion said, already bounded by the receive's size).

@@ -44,6 +44,10 @@ void lieni_buf_give(lien_buf *buf);
 // BORROWED or TARGET -> LOST, all borrows of `domain` included: kept out of use until lieni_mem_domain_ended(domain, proven) says otherwise.
 void lieni_buf_lose(lien_buf *buf, struct lieni_domain *domain);
 
+// Whether a pool is of this root, and what it may hold at most.
+bool lieni_pool_in_ctx(const lien_pool *pool, const struct lieni_mem_root *root);
+uint64_t lieni_pool_limit(const lien_pool *pool);
+
 enum lieni_buf_state lieni_buf_state(const lien_buf *buf);
 bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root);
 

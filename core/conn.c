@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// See conn.h. The object itself: state, references, callbacks, and the public functions to open, close and ask.
+
+#include "core/conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/listener.h"
+#include "core/message.h"
+#include "core/read.h"
+
+#define TO(state) (1u << (state))
+
+static const unsigned may_enter[] = {
+    [LIENI_CONN_BOOT] = TO(LIENI_CONN_FABRIC) | TO(LIENI_CONN_GONE),
+    [LIENI_CONN_FABRIC] = TO(LIENI_CONN_OPEN) | TO(LIENI_CONN_DRAIN),
+    [LIENI_CONN_OPEN] = TO(LIENI_CONN_ENDING) | TO(LIENI_CONN_DRAIN),
+    [LIENI_CONN_ENDING] = TO(LIENI_CONN_DRAIN),
+    [LIENI_CONN_DRAIN] = TO(LIENI_CONN_DESTROY),
+    [LIENI_CONN_DESTROY] = TO(LIENI_CONN_GONE),
+    [LIENI_CONN_GONE] = 0,
+};
+
+static const char *state_name(enum lieni_conn_state state)
+{
+    static const char *const names[] = {"boot",  "fabric",  "open", "ending",
+                                        "drain", "destroy", "gone"};
+    return names[state];
+}
+
+struct lieni_log_at lieni_conn_at(const struct lien_conn *conn, uint64_t op)
+{
+    return (struct lieni_log_at){.conn = conn->id,
+                                 .op = op,
+                                 .provider = conn->ops ? conn->ops->traits->name : NULL,
+                                 .peer = conn->peer};
+}
+
+void lieni_conn_set_state(struct lien_conn *conn, enum lieni_conn_state state)
+{
+    if (!(may_enter[conn->state] & TO(state)))
+        abort();
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(conn->ctx->log, LIEN_LOG_DEBUG, &at, conn->status, "connection: %s -> %s",
+                  state_name(conn->state), state_name(state));
+    conn->state = state;
+    lieni_ctx_changed(conn->ctx);
+}
+
+// -- References and callbacks --
+
+void lieni_conn_ref(struct lien_conn *conn)
+{
+    conn->refs++;
+}
+
+void lieni_conn_unref(struct lien_conn *conn)
+{
+    if (--conn->refs > 0)
+        return;
+    lieni_list_remove(&conn->work);
+    lieni_list_remove(&conn->node);
+    lieni_list_append(&conn->ctx->graveyard, &conn->node);
+    lieni_ctx_wake(conn->ctx);
+}
+
+void lieni_conn_post(struct lien_conn *conn, struct lieni_task *task)
+{
+    lieni_conn_ref(conn);
+    lieni_strand_post(conn->strand, task);
+}
+
+// After a task's callback: gives its reference back.
+static void task_over(struct lien_conn *conn)
+{
+    lien_ctx *ctx = conn->ctx;
+    lieni_ctx_lock(ctx);
+    lieni_conn_unref(conn);
+    lieni_ctx_unlock(ctx);
+}
+
+// Whether the application still wants to hear of it.
+static bool listening(struct lien_conn *conn)
+{
+    lieni_ctx_lock(conn->ctx);
+    bool yes = conn->has_handle;
+    lieni_ctx_unlock(conn->ctx);
+    return yes;
+}
+
+static void run_open(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, open_task);
+    if (listening(conn) && conn->opts.on_open)
+        conn->opts.on_open(conn, conn->was_open ? 0 : conn->status, conn->opts.arg);
+    task_over(conn);
+}
+
+static void run_lost(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, lost_task);
+    if (listening(conn) && conn->opts.on_lost)
+        conn->opts.on_lost(conn, conn->status, conn->opts.arg);
+    task_over(conn);
+}
+
+static void run_writable(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, writable_task);
+    lieni_ctx_lock(conn->ctx);
+    conn->writable_posted = false;
+    bool yes = conn->has_handle && conn->opts.on_writable;
+    lieni_ctx_unlock(conn->ctx);
+    if (yes)
+        conn->opts.on_writable(conn, conn->opts.arg);
+    task_over(conn);
+}
+
+static void run_closed(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, closed_task);
+    if (!conn->no_closed && conn->opts.on_closed)
+        conn->opts.on_closed(conn, conn->lost ? LIEN_EQUARANTINED : 0, conn->opts.arg);
+    lien_ctx *ctx = conn->ctx;
+    lieni_ctx_lock(ctx);
+    conn->closed_done = true;
+    lieni_ctx_changed(ctx);
+    lieni_conn_unref(conn);
+    lieni_ctx_unlock(ctx);
+}
+
+void lieni_conn_closed(struct lien_conn *conn)
+{
+    if (conn->state == LIENI_CONN_GONE && !conn->has_handle)
+        lieni_conn_post(conn, &conn->closed_task);
+}
+
+void lieni_conn_writable(struct lien_conn *conn)
+{
+    lieni_ctx_changed(conn->ctx); // lien_send_wait
+    if (!conn->want_writable || conn->writable_posted || !conn->has_handle ||
+        lieni_link_message_room(&conn->link) != 0)
+        return;
+    conn->want_writable = false;
+    conn->writable_posted = true;
+    lieni_conn_post(conn, &conn->writable_task);
+}
+
+void lieni_conn_kick(struct lien_conn *conn)
+{
+    if (!lieni_node_in(&conn->work))
+        lieni_list_append(&conn->ctx->work, &conn->work);
+    lieni_ctx_wake(conn->ctx);
+}
+
+int lieni_conn_usable(const struct lien_conn *conn)
+{
+    switch (conn->state) {
+    case LIENI_CONN_BOOT:
+    case LIENI_CONN_FABRIC:
+        return LIEN_ESTATE;
+    case LIENI_CONN_OPEN:
+        return 0;
+    case LIENI_CONN_ENDING:
+    case LIENI_CONN_DRAIN:
+    case LIENI_CONN_DESTROY:
+    case LIENI_CONN_GONE:
+        break;
+    }
+    return conn->status ? conn->status : LIEN_ECLOSED;
+}
+
+// -- Making and freeing --
+
+static void on_timer(struct lieni_timer *timer)
+{
+    lieni_conn_timer(lieni_container(timer, struct lien_conn, timer));
+}
+
+static void init_lists(struct lien_conn *conn)
+{
+    lieni_list_init(&conn->node);
+    lieni_list_init(&conn->work);
+    lieni_list_init(&conn->listen_node);
+    lieni_list_init(&conn->live_grants);
+    lieni_list_init(&conn->revokes);
+    lieni_list_init(&conn->reads);
+    lieni_list_init(&conn->read_queue);
+    lieni_list_init(&conn->read_turn);
+    lieni_list_init(&conn->sends);
+    lieni_list_init(&conn->inbox);
+    conn->open_task.run = run_open;
+    conn->lost_task.run = run_lost;
+    conn->writable_task.run = run_writable;
+    conn->closed_task.run = run_closed;
+}
+
+static int init_timers(struct lien_conn *conn)
+{
+    struct lieni_timers *ts = &conn->ctx->timers;
+    int rc = lieni_timer_init(ts, &conn->timer, on_timer);
+    if (rc != 0)
+        return rc;
+    rc = lieni_timer_init(ts, &conn->watchdog, lieni_liveness_watchdog);
+    if (rc != 0)
+        goto fini_timer;
+    rc = lieni_timer_init(ts, &conn->retry, lieni_liveness_retry);
+    if (rc != 0)
+        goto fini_watchdog;
+    return 0;
+fini_watchdog:
+    lieni_timer_fini(ts, &conn->watchdog);
+fini_timer:
+    lieni_timer_fini(ts, &conn->timer);
+    return rc;
+}
+
+int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn **out)
+{
+    struct lien_conn *conn = calloc(1, sizeof(*conn));
+    if (!conn)
+        return LIEN_ENOMEM;
+    conn->object = LIENI_OBJECT_CONN;
+    conn->ctx = ctx;
+    conn->opts = *opts;
+    init_lists(conn);
+    int rc = lieni_strand_open(ctx->dispatch, (opts->flags & LIEN_INLINE) != 0, &conn->strand);
+    if (rc != 0)
+        goto free_conn;
+    rc = init_timers(conn);
+    if (rc != 0)
+        goto close_strand;
+    uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.connect_ms;
+    lieni_timer_set(&ctx->timers, &conn->timer, lieni_ctx_deadline(ctx, ms));
+    conn->refs = 1; // its life
+    lieni_list_append(&ctx->conns, &conn->node);
+    *out = conn;
+    return 0;
+close_strand:
+    lieni_strand_close(conn->strand);
+free_conn:
+    free(conn);
+    return rc;
+}
+
+void lieni_conn_free(struct lien_conn *conn)
+{
+    lien_ctx *ctx = conn->ctx;
+    lieni_timer_fini(&ctx->timers, &conn->timer);
+    lieni_timer_fini(&ctx->timers, &conn->watchdog);
+    lieni_timer_fini(&ctx->timers, &conn->retry);
+    lieni_strand_close(conn->strand);
+    free(conn->grants.slots);
+    free(conn->imports.slots);
+    free(conn);
+}
+
+// -- Public --
+
+void lien_conn_opts_init(lien_conn_opts *opts)
+{
+    if (opts)
+        *opts = (lien_conn_opts){.size = sizeof(*opts)};
+}
+
+static int check_opts(const lien_ctx *ctx, const lien_conn_opts *in, lien_conn_opts *out)
+{
+    lien_conn_opts_init(out);
+    if (!in)
+        return 0;
+    int rc = lieni_opts_copy(out, sizeof(*out), in, in->size);
+    if (rc == 0 && (out->flags & ~LIEN_INLINE) != 0)
+        rc = LIEN_EINVAL;
+    if (rc == 0 && out->pool && !lieni_pool_in_ctx(out->pool, ctx->mem))
+        rc = LIEN_EINVAL;
+    return rc;
+}
+
+int lieni_conn_opts_check(const lien_ctx *ctx, const lien_conn_opts *in, lien_conn_opts *out)
+{
+    return check_opts(ctx, in, out);
+}
+
+static int open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts, bool quiet,
+                       struct lien_conn **out)
+{
+    if (ctx->closing)
+        return LIEN_ESTATE;
+    struct lien_conn *conn;
+    int rc = lieni_conn_new(ctx, opts, &conn);
+    if (rc != 0)
+        return rc;
+    rc = ctx->platform.net->connect(ctx->net, address, conn, &conn->stream);
+    if (rc != 0) {
+        conn->stream = NULL;
+        conn->no_closed = true;
+        lieni_conn_lose(conn, rc, NULL);
+        return rc;
+    }
+    strncpy(conn->peer, address, sizeof(conn->peer) - 1);
+    conn->quiet = quiet;
+    conn->has_handle = true;
+    lieni_conn_ref(conn); // the handle's
+    *out = conn;
+    return 0;
+}
+
+int lien_conn_open(lien_ctx *ctx, const char *address, const lien_conn_opts *opts, lien_conn **conn)
+{
+    if (!ctx || !address || !conn)
+        return LIEN_EINVAL;
+    lien_conn_opts full;
+    int rc = check_opts(ctx, opts, &full);
+    if (rc != 0)
+        return rc;
+    lieni_ctx_lock(ctx);
+    rc = open_locked(ctx, address, &full, false, conn);
+    lieni_ctx_unlock(ctx);
+    return rc;
+}
+
+// The application gives up its handle.
+void lieni_conn_close_handle(struct lien_conn *conn)
+{
+    conn->has_handle = false;
+    lieni_messages_drop(conn);
+    lieni_conn_close_locked(conn);
+    lieni_conn_closed(conn);
+    lieni_conn_unref(conn);
+}
+
+int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
+                        lien_conn **out)
+{
+    if (!ctx || !address || !out)
+        return LIEN_EINVAL;
+    lien_conn_opts full;
+    int rc = check_opts(ctx, opts, &full);
+    if (rc != 0)
+        return rc;
+    struct lien_conn *conn = NULL;
+    lieni_ctx_lock(ctx);
+    rc = open_locked(ctx, address, &full, true, &conn);
+    while (rc == 0 && !conn->was_open && conn->status == 0)
+        rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // its own timer ends it
+    if (conn && rc == 0 && !conn->was_open)
+        rc = conn->status;
+    if (conn && rc != 0) {
+        conn->no_closed = true;
+        lieni_conn_close_handle(conn);
+    } else if (conn) {
+        *out = conn;
+    }
+    lieni_ctx_unlock(ctx);
+    return rc;
+}
+
+int lien_conn_close(lien_conn **slot)
+{
+    if (!slot || !*slot)
+        return LIEN_EINVAL;
+    struct lien_conn *conn = *slot;
+    lien_ctx *ctx = conn->ctx;
+    lieni_ctx_lock(ctx);
+    *slot = NULL;
+    lieni_conn_close_handle(conn);
+    lieni_ctx_unlock(ctx);
+    return 0;
+}
+
+int lien_conn_close_wait(lien_conn **slot, uint32_t timeout_ms)
+{
+    if (!slot || !*slot)
+        return LIEN_EINVAL;
+    struct lien_conn *conn = *slot;
+    lien_ctx *ctx = conn->ctx;
+    int rc = lieni_ctx_outside(ctx);
+    if (rc != 0)
+        return rc;
+    lieni_ctx_lock(ctx);
+    *slot = NULL;
+    conn->no_closed = true;
+    lieni_conn_ref(conn); // to look at it afterwards
+    lieni_conn_close_handle(conn);
+    uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms ? timeout_ms : LIEN_FOREVER);
+    while (!conn->closed_done && rc == 0)
+        rc = lieni_ctx_wait_locked(ctx, deadline);
+    if (conn->closed_done)
+        rc = conn->lost ? LIEN_EQUARANTINED : 0;
+    lieni_conn_unref(conn);
+    lieni_ctx_unlock(ctx);
+    return rc;
+}
+
+int lien_conn_info_get(lien_conn *conn, lien_conn_info *info)
+{
+    if (!conn || !info || info->size < sizeof(info->size))
+        return LIEN_EINVAL;
+    lien_conn_info now = {.size = info->size};
+    lieni_ctx_lock(conn->ctx);
+    now.id = conn->id;
+    strncpy(now.peer, conn->peer, sizeof(now.peer) - 1);
+    if (conn->ops) {
+        const struct lieni_traits *t = conn->ops->traits;
+        strncpy(now.provider, t->name, sizeof(now.provider) - 1);
+        now.path = t->path;
+        now.ep_end_proves = t->ep_end_proves;
+        now.domain_end_proves = t->domain_end_proves;
+    }
+    now.open = conn->state == LIENI_CONN_OPEN;
+    now.eager_max = lieni_link_head_max(&conn->link);
+    now.message_max = conn->message_max;
+    now.message_credits = conn->link.message_left;
+    now.control_credits = conn->link.control_left;
+    now.reads_outstanding = conn->reads_outstanding;
+    now.read_bytes_outstanding = conn->read_bytes;
+    now.grants_live = conn->n_grants;
+    now.grants_bytes = conn->grants_bytes;
+    now.quarantined_bytes = conn->lost_bytes;
+    lieni_ctx_unlock(conn->ctx);
+    memcpy(info, &now, info->size < sizeof(now) ? info->size : sizeof(now));
+    return 0;
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A connection: its life from bootstrap to settled end. What it carries is in link.h (frames, credits), message.h,
+// grant.h and read.h; how it is made in connect.c, how it ends in teardown.c, how it is kept in liveness.c.
+//
+// Under the state lock. References: the application's handle, the life itself until GONE, each read, grant, send and message of it, each
+// task queued. Without any it goes to ctx->graveyard, and progress context frees it, so that events already polled never meet freed memory.
+
+#ifndef LIENI_CONN_H
+#define LIENI_CONN_H
+
+#include "core/ctx.h"
+#include "core/evidence.h"
+#include "core/grant.h"
+#include "core/handshake.h"
+#include "core/link.h"
+#include "core/nic.h"
+
+enum lieni_conn_state {
+    LIENI_CONN_BOOT,    // bootstrap stream connects and shakes hands. Deadline connect_ms
+    LIENI_CONN_FABRIC,  // the endpoint waits for its peer; receives are lent. Same deadline
+    LIENI_CONN_OPEN,    // in use. Ends by close or loss; liveness.c is its deadline
+    LIENI_CONN_ENDING,  // closed here: what is queued leaves, the peer is told. Deadline linger_ms
+    LIENI_CONN_DRAIN,   // shut down: entries that still come count. Deadline drain_ms
+    LIENI_CONN_DESTROY, // its endpoint is being destroyed: tried again until it is
+    LIENI_CONN_GONE     // settled: all memory home or quarantined
+};
+
+enum { LIENI_OBJECT_CONN = 1, LIENI_OBJECT_LISTENER = 2 }; // first field of a net event's `user`
+
+struct lien_conn {
+    int object;             // LIENI_OBJECT_CONN
+    struct lieni_node node; // ctx->conns, or ctx->graveyard
+    struct lieni_node work; // ctx->work
+    lien_ctx *ctx;
+    enum lieni_conn_state state;
+    int status; // why it ended, 0 while it did not
+    unsigned refs;
+    bool has_handle;    // the application holds it (or is about to)
+    bool was_open;      // it reached OPEN
+    bool quiet;         // made by a _wait function: on_open does not run
+    bool no_closed;     // on_closed does not run (close_wait, or never given to the application)
+    bool closed_done;   // the last task ran
+    bool shutdown_done; // ep_shutdown was called
+    bool lost;          // something of it was quarantined
+    uint64_t lost_bytes;
+    lien_conn_opts opts;
+    struct lieni_strand *strand;
+    struct lieni_task open_task, writable_task, lost_task, closed_task;
+    bool want_writable, writable_posted;
+    bool half_open; // counted in ctx->half_open
+    struct lieni_timer timer; // of the state
+    uint64_t destroy_wait;    // ns until the next try
+
+    uint64_t id;
+    char peer[96];      // host:port of the bootstrap
+    char peer_host[96];
+    struct lien_listener *listener; // until it is given to the application; a reference
+    struct lieni_node listen_node;
+    struct lien_listener *accepted_by; // while on_accept is due; a reference
+
+    struct lieni_stream *stream;
+    struct lieni_handshake *hs;
+    struct lieni_nic *nic;
+    const struct lieni_provider *ops;
+    struct lieni_ep *ep;
+    struct lieni_wrs wrs;
+    struct lieni_link link;
+    uint64_t message_max; // what the peer takes
+    uint64_t body_max;    // what we take
+
+    struct lieni_grant_table grants;
+    struct lieni_node live_grants;
+    struct lieni_node revokes;
+    uint64_t grants_bytes;
+    uint32_t n_grants;
+    struct lieni_import_table imports;
+
+    struct lieni_node reads;      // all that are not over
+    struct lieni_node read_queue; // those with pieces to post
+    struct lieni_node read_turn;  // nic->read_turns
+    uint32_t reads_outstanding;
+    uint64_t read_bytes;
+    struct lieni_timer watchdog;
+    uint64_t last_read; // a READ was posted to an idle connection, or completed
+
+    struct lieni_node sends;
+    struct lieni_node inbox;
+
+    uint64_t last_rx, last_tx; // frames, and READs completed
+    uint64_t beat_every;       // ns; 0: none
+    uint64_t dead_after;       // ns; 0: never
+    struct lieni_timer retry;  // after LIEN_EAGAIN from a post
+    uint64_t retry_since;      // when it began to answer so; 0: it does not
+    uint64_t retry_wait;
+};
+
+// conn.c
+int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn **conn);
+void lieni_conn_ref(struct lien_conn *conn);
+void lieni_conn_unref(struct lien_conn *conn);
+void lieni_conn_free(struct lien_conn *conn); // progress context, from the graveyard
+void lieni_conn_set_state(struct lien_conn *conn, enum lieni_conn_state state);
+// Queues a task of the connection's strand, with a reference held until it ran.
+void lieni_conn_post(struct lien_conn *conn, struct lieni_task *task);
+struct lieni_log_at lieni_conn_at(const struct lien_conn *conn, uint64_t op);
+// Puts it on ctx->work and wakes progress.
+void lieni_conn_kick(struct lien_conn *conn);
+// LIEN_ESTATE (not open yet), or the status with which it ended; 0 while it can be used.
+int lieni_conn_usable(const struct lien_conn *conn);
+// Its last callback is due once it is GONE and without handle.
+void lieni_conn_closed(struct lien_conn *conn);
+// The application gives up its handle, under the lock.
+void lieni_conn_close_handle(struct lien_conn *conn);
+int lieni_conn_opts_check(const lien_ctx *ctx, const lien_conn_opts *in, lien_conn_opts *out);
+// Room to send may have come.
+void lieni_conn_writable(struct lien_conn *conn);
+
+// connect.c
+void lieni_conn_on_net(struct lien_conn *conn, const struct lieni_net_event *ev);
+void lieni_conn_start_server(struct lien_conn *conn, struct lieni_stream *stream);
+void lieni_conn_on_up(struct lien_conn *conn);
+
+// teardown.c
+// Ends it, from any state but the last ones: operations are done with `status` at once, memory waits for evidence. `text` is logged (NULL: not).
+void lieni_conn_lose(struct lien_conn *conn, int status, const char *text);
+void lieni_conn_close_locked(struct lien_conn *conn);
+// In ENDING: goes on when all has left.
+void lieni_conn_ending_step(struct lien_conn *conn);
+// The steps that need progress context; releases and retakes the state lock.
+void lieni_conn_work(struct lien_conn *conn);
+void lieni_conn_timer(struct lien_conn *conn);
+// An entry of its completion queue.
+void lieni_conn_on_entry(struct lien_conn *conn, const struct lieni_cqe *cqe);
+void lieni_conn_on_down(struct lien_conn *conn, int status);
+
+// liveness.c
+void lieni_liveness_open(struct lien_conn *conn);
+void lieni_liveness_beat(struct lieni_timer *timer); // ctx->beat
+void lieni_liveness_watchdog(struct lieni_timer *timer);
+void lieni_liveness_read_posted(struct lien_conn *conn);
+void lieni_liveness_read_over(struct lien_conn *conn, bool ok);
+// A post answered LIEN_EAGAIN: it is tried again, for a bounded time.
+void lieni_liveness_again(struct lien_conn *conn);
+void lieni_liveness_posted(struct lien_conn *conn);
+void lieni_liveness_retry(struct lieni_timer *timer);
+
+#endif

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a connection is made: the bootstrap stream carries the handshake (handshake.h), both sides take the same provider, the server opens a fresh
+// fabric listener for this one peer (R20), and the endpoint comes up. Under the state lock, in progress context.
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/conn.h"
+#include "core/listener.h"
+
+static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
+{
+    lien_ctx *ctx = conn->ctx;
+    const struct lieni_options *o = &ctx->options;
+    lien_pool *pool = conn->opts.pool ? conn->opts.pool : ctx->receive_pool;
+    uint64_t room = lieni_pool_limit(pool);
+    conn->body_max = o->message_max < room ? o->message_max : room;
+    *offer = (struct lieni_offer){.version_min = LIENI_WIRE_VERSION,
+                                  .version_max = LIENI_WIRE_VERSION,
+                                  .frame_max = (uint32_t)o->frame_max,
+                                  .message_credits = (uint16_t)o->message_credits,
+                                  .control_credits = (uint16_t)o->control_credits,
+                                  .message_max = conn->body_max,
+                                  .grants_max = (uint32_t)o->grants_conn,
+                                  .dead_ms = o->heartbeat_ms ? (uint32_t)o->dead_ms : 0};
+    ctx->platform.env.random(ctx->platform.env.self, offer->nonce, sizeof(offer->nonce));
+    for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++)
+        strncpy(offer->providers[offer->n_providers++], ctx->provs[i].ops->traits->name,
+                sizeof(offer->providers[0]) - 1);
+}
+
+static int start_handshake(struct lien_conn *conn, bool server)
+{
+    lien_ctx *ctx = conn->ctx;
+    const struct lieni_net_ops *net = ctx->platform.net;
+    struct lieni_offer offer;
+    uint8_t seed[LIENI_SESSION];
+    fill_offer(conn, &offer);
+    ctx->platform.env.random(ctx->platform.env.self, seed, sizeof(seed));
+    net->peer_name(conn->stream, conn->peer, sizeof(conn->peer));
+    net->peer_host(conn->stream, conn->peer_host, sizeof(conn->peer_host));
+    conn->hs = calloc(1, sizeof(*conn->hs));
+    if (!conn->hs)
+        return LIEN_ENOMEM;
+    return lieni_hs_start(conn->hs, server, &offer, seed);
+}
+
+// Sends what the handshake has to say; the rest when the stream is writable.
+static int flush(struct lien_conn *conn)
+{
+    struct lieni_handshake *hs = conn->hs;
+    while (hs->out_len > 0) {
+        int64_t n = conn->ctx->platform.net->write(conn->stream, hs->out, hs->out_len);
+        if (n == LIEN_EAGAIN || n == 0)
+            return 0;
+        if (n < 0)
+            return (int)n;
+        lieni_hs_sent(hs, (size_t)n);
+    }
+    return 0;
+}
+
+static const struct lieni_prov_slot *slot_named(const lien_ctx *ctx, const char *name)
+{
+    for (unsigned i = 0; i < ctx->n_provs; i++) {
+        if (strcmp(ctx->provs[i].ops->traits->name, name) == 0)
+            return &ctx->provs[i];
+    }
+    return NULL;
+}
+
+// What both offers make of this connection's limits.
+static void agree(struct lien_conn *conn)
+{
+    const struct lieni_handshake *hs = conn->hs;
+    const struct lieni_options *o = &conn->ctx->options;
+    struct lieni_link *link = &conn->link;
+    conn->id = hs->conn_id;
+    conn->message_max = hs->peer.message_max;
+    conn->imports.max = hs->peer.grants_max;
+    conn->grants.max = (uint32_t)o->grants_conn;
+    link->frame_max = hs->local.frame_max;
+    link->peer_frame_max = hs->peer.frame_max;
+    link->message_left = link->message_spent_max = hs->peer.message_credits;
+    link->control_left = link->control_spent_max = hs->peer.control_credits;
+    link->message_all = link->peer_message_left = hs->local.message_credits;
+    link->control_all = link->peer_control_left = hs->local.control_credits;
+    uint64_t local = hs->local.dead_ms, peer = hs->peer.dead_ms;
+    conn->dead_after = local * LIENI_MS;
+    // The peer must hear of us three times in its dead time, or as often as we like.
+    uint64_t every = peer / 3 < o->heartbeat_ms || o->heartbeat_ms == 0 ? peer / 3 : o->heartbeat_ms;
+    conn->beat_every = peer ? every * LIENI_MS : 0;
+}
+
+// Undoes what prepare() did for an endpoint that was never made.
+static void unprepare(struct lien_conn *conn)
+{
+    enum lieni_wr_kind kind;
+    void *owner;
+    while (lieni_wrs_abandon(&conn->wrs, &kind, &owner))
+        ; // never posted
+    lieni_link_close(conn, false);
+    lieni_wrs_close(&conn->wrs);
+    lieni_nic_endpoint_gone(conn->nic);
+    conn->nic = NULL;
+}
+
+// NIC, work requests, slab: everything an endpoint needs.
+static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct lieni_recv **recvs)
+{
+    lien_ctx *ctx = conn->ctx;
+    const struct lieni_prov_slot *slot = slot_named(ctx, conn->hs->provider);
+    char host[96];
+    if (!slot)
+        return LIEN_ENOCOMMON;
+    int rc = ctx->platform.net->local_host(conn->stream, host, sizeof(host));
+    if (rc == 0)
+        rc = lieni_nic_get(ctx, slot, host, &conn->nic);
+    if (rc != 0)
+        return rc;
+    agree(conn);
+    conn->ops = slot->ops;
+    uint32_t posts = conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
+                     slot->ops->traits->reads_max;
+    if (posts > slot->ops->traits->posts_max)
+        rc = LIEN_ELIMIT;
+    if (rc == 0)
+        rc = lieni_wrs_open(&conn->wrs, posts, conn->id);
+    if (rc == 0)
+        rc = lieni_link_open(conn, recvs);
+    if (rc != 0) {
+        unprepare(conn);
+        return rc;
+    }
+    *args = (struct lieni_ep_args){.user = conn,
+                                   .recvs = *recvs,
+                                   .n_recvs = conn->link.n_recv,
+                                   .posts_max = posts,
+                                   .port_lo = ctx->options.fabric_port_lo,
+                                   .port_hi = ctx->options.fabric_port_hi};
+    lieni_hs_cm_data(conn->hs, conn->hs->server, args->send_data);
+    lieni_hs_cm_data(conn->hs, !conn->hs->server, args->expect_data);
+    return 0;
+}
+
+static int make_endpoint(struct lien_conn *conn)
+{
+    struct lieni_ep_args args;
+    struct lieni_recv *recvs = NULL;
+    uint16_t port = 0;
+    int rc = prepare(conn, &args, &recvs);
+    if (rc != 0)
+        return rc;
+    char local[96];
+    if (conn->hs->server) {
+        conn->ctx->platform.net->local_host(conn->stream, local, sizeof(local));
+        args.host = local;
+        rc = conn->ops->listen(conn->nic->domain, &args, &conn->ep, &port);
+    } else {
+        // An empty host is the address that the bootstrap reached.
+        args.host = conn->hs->host[0] ? conn->hs->host : conn->peer_host;
+        args.port = conn->hs->port;
+        rc = conn->ops->connect(conn->nic->domain, &args, &conn->ep);
+    }
+    free(recvs);
+    if (rc != 0) {
+        conn->ep = NULL;
+        unprepare(conn);
+        return rc;
+    }
+    lieni_conn_set_state(conn, LIENI_CONN_FABRIC);
+    if (conn->hs->server)
+        rc = lieni_hs_place(conn->hs, conn->ctx->options.advertise, port);
+    return rc;
+}
+
+struct foreign {
+    struct lieni_task task;
+    struct lien_listener *listener;
+    int fd;
+    size_t len;
+    uint8_t first[];
+};
+
+static void run_foreign(struct lieni_task *task)
+{
+    struct foreign *f = lieni_container(task, struct foreign, task);
+    struct lien_listener *listener = f->listener;
+    lien_ctx *ctx = listener->ctx;
+    listener->opts.on_foreign(listener, f->fd, f->first, f->len, listener->opts.arg);
+    free(f);
+    lieni_ctx_lock(ctx);
+    lieni_listener_unref(listener);
+    lieni_ctx_unlock(ctx);
+}
+
+// The first bytes are not ours: the host stack gets the descriptor.
+static void give_away(struct lien_conn *conn)
+{
+    struct lien_listener *listener = conn->listener;
+    const struct lieni_handshake *hs = conn->hs;
+    struct foreign *f = listener->opts.on_foreign ? malloc(sizeof(*f) + hs->in_len) : NULL;
+    if (f) {
+        *f = (struct foreign){.task.run = run_foreign, .listener = listener, .len = hs->in_len};
+        memcpy(f->first, hs->in, hs->in_len);
+        f->fd = conn->ctx->platform.net->detach(conn->stream);
+        conn->stream = NULL;
+        listener->refs++;
+        lieni_strand_post(listener->strand, &f->task);
+    }
+    lieni_conn_lose(conn, LIEN_EPROTO, f ? NULL : "the first bytes are not Lien's");
+}
+
+// After any change of the handshake: what follows from its state.
+static void advance(struct lien_conn *conn)
+{
+    struct lieni_handshake *hs = conn->hs;
+    int rc = 0;
+    if (hs->state == LIENI_HS_FOREIGN) {
+        give_away(conn);
+        return;
+    }
+    if (hs->state == LIENI_HS_SERVER_PLACE ||
+        (hs->state == LIENI_HS_READY && conn->state == LIENI_CONN_BOOT)) {
+        rc = make_endpoint(conn);
+        if (rc != 0 && hs->server)
+            lieni_hs_refuse(hs, rc, lien_strerror(rc));
+    }
+    int sent = flush(conn);
+    if (hs->state == LIENI_HS_FAILED)
+        lieni_conn_lose(conn, hs->status ? hs->status : rc, hs->text);
+    else if (rc != 0 || sent != 0)
+        lieni_conn_lose(conn, rc ? rc : sent, "bootstrap");
+}
+
+// Reads what has come. The end of the stream is fed as no bytes.
+static void feed(struct lien_conn *conn)
+{
+    const struct lieni_net_ops *net = conn->ctx->platform.net;
+    uint8_t bytes[1024];
+    while (conn->hs && conn->stream) {
+        int64_t n = net->read(conn->stream, bytes, sizeof(bytes));
+        if (n == LIEN_EAGAIN)
+            return;
+        size_t len = n > 0 ? (size_t)n : 0;
+        size_t used = lieni_hs_input(conn->hs, bytes, len);
+        advance(conn);
+        if (len == 0 || used < len)
+            return;
+    }
+}
+
+// The stream of an open connection: its end is a hint to ask the peer, and never evidence.
+static void after_open(struct lien_conn *conn)
+{
+    uint8_t byte;
+    int64_t n = conn->ctx->platform.net->read(conn->stream, &byte, 1);
+    if (n == LIEN_EAGAIN)
+        return;
+    conn->ctx->platform.net->stream_close(conn->stream);
+    conn->stream = NULL;
+    conn->link.beat_due = conn->link.beat_due || conn->state == LIENI_CONN_OPEN;
+    lieni_link_pump(conn);
+}
+
+void lieni_conn_on_net(struct lien_conn *conn, const struct lieni_net_event *ev)
+{
+    if (!conn->stream)
+        return;
+    switch (ev->kind) {
+    case LIENI_NET_CONNECTED: {
+        int rc = start_handshake(conn, false);
+        if (rc != 0)
+            lieni_conn_lose(conn, rc, "bootstrap");
+        else
+            advance(conn);
+        break;
+    }
+    case LIENI_NET_FAILED:
+        lieni_conn_lose(conn, ev->status, "bootstrap connection");
+        break;
+    case LIENI_NET_READABLE:
+        if (conn->hs)
+            feed(conn);
+        else if (conn->was_open)
+            after_open(conn);
+        break;
+    case LIENI_NET_WRITABLE:
+        if (conn->hs)
+            advance(conn);
+        break;
+    case LIENI_NET_ACCEPTED:
+        break;
+    }
+}
+
+void lieni_conn_start_server(struct lien_conn *conn, struct lieni_stream *stream)
+{
+    conn->stream = stream;
+    conn->ctx->platform.net->stream_user(stream, conn);
+    int rc = start_handshake(conn, true);
+    if (rc != 0)
+        lieni_conn_lose(conn, rc, "bootstrap");
+    else
+        feed(conn); // what came with the connection
+}
+
+void lieni_conn_on_up(struct lien_conn *conn)
+{
+    lien_ctx *ctx = conn->ctx;
+    if (conn->state != LIENI_CONN_FABRIC)
+        return;
+    lieni_conn_set_state(conn, LIENI_CONN_OPEN);
+    conn->was_open = true;
+    lieni_timer_clear(&ctx->timers, &conn->timer);
+    free(conn->hs);
+    conn->hs = NULL;
+    if (conn->half_open)
+        ctx->half_open--;
+    conn->half_open = false;
+    ctx->stats.conns_open++;
+    ctx->stats.conns_total++;
+    lieni_liveness_open(conn);
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(ctx->log, LIEN_LOG_INFO, &at, 0, "connection open");
+    if (conn->listener)
+        lieni_listener_opened(conn->listener, conn);
+    else if (conn->has_handle && !conn->quiet)
+        lieni_conn_post(conn, &conn->open_task);
+    lieni_ctx_changed(ctx);
+    if (conn->stream)
+        after_open(conn); // its end may have been read already
+}

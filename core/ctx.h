@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The root object: owns the platform's objects, options, log, timers, memory root and all
+// connections, listeners and NICs of one application context.
+//
+// One lock, the state lock, guards all of core (memory included). Progress context is whoever
+// holds `turn`: it alone polls providers, destroys endpoints and frees connections and listeners.
+// Lock order: turn, lock, then the locks inside dispatch and log.
+
+#ifndef LIENI_CTX_H
+#define LIENI_CTX_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/dispatch.h"
+#include "core/list.h"
+#include "core/log.h"
+#include "core/mem/mem.h"
+#include "core/options.h"
+#include "core/quarantine.h"
+#include "core/timer.h"
+
+#define LIENI_PROVS_MAX 8
+
+struct lieni_prov_slot {
+    const struct lieni_provider *ops;
+    struct lieni_prov *prov;
+};
+
+struct lien_ctx {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; // something that a _wait function waits for
+    unsigned waiters;
+    pthread_mutex_t turn;
+    bool app_driven;
+    bool closing;
+    bool stop; // the progress thread ends
+    bool dead; // closed, and kept for messages that the application still holds
+    pthread_t thread;
+    bool thread_started;
+
+    struct lieni_platform platform;
+    struct lieni_options options;
+    struct lieni_log *log;
+    struct lieni_dispatch *dispatch;
+    struct lieni_strand *strand; // for log lines made in progress context
+    struct lieni_task log_task;
+    struct lieni_timers timers;
+    struct lieni_mem_root *mem;
+    lien_pool *receive_pool; // bodies of messages, when the application names no pool
+    lien_pool *slab_pool;    // frames
+    struct lieni_net *net;
+    struct lieni_prov_slot provs[LIENI_PROVS_MAX];
+    unsigned n_provs;
+
+    struct lieni_node nics;
+    struct lieni_node conns;     // all that are not freed
+    struct lieni_node listeners; // the same
+    struct lieni_node work;      // connections that need progress context
+    struct lieni_node graveyard; // conns without references, freed by the next pass
+    struct lieni_node dead_listeners; // the same
+    unsigned half_open;
+    struct lieni_quarantine quarantine;
+    struct lieni_timer beat; // one for all connections
+    uint64_t beat_every;     // ns; 0: not running
+
+    int epoll_fd, wake_fd, timer_fd; // -1 under sim
+    uint64_t armed;                  // when timer_fd fires; UINT64_MAX: never
+
+    uint64_t held_bytes; // of live grants
+    uint64_t grants_live;
+    lien_ctx_stats stats; // plain counters; levels are filled when asked for
+    _Atomic uint64_t copied;
+};
+
+// The state lock. Unlocking wakes progress if a timer was set earlier than it sleeps for.
+void lieni_ctx_lock(lien_ctx *ctx);
+void lieni_ctx_unlock(lien_ctx *ctx);
+uint64_t lieni_ctx_now(const lien_ctx *ctx);
+// Something that a _wait function may wait for changed. Under the lock.
+void lieni_ctx_changed(lien_ctx *ctx);
+// Wakes whoever sleeps in progress. Any thread.
+void lieni_ctx_wake(lien_ctx *ctx);
+// ms from now in ns, saturating; LIEN_FOREVER: UINT64_MAX.
+uint64_t lieni_ctx_deadline(const lien_ctx *ctx, uint32_t ms);
+// Waits, with the lock held on entry and exit, until something changed or the deadline passed: 0, LIEN_ETIMEDOUT, LIEN_EDEADLK
+// (waiting here would never end). Callers loop around their condition.
+int lieni_ctx_wait_locked(void *ctx, uint64_t deadline_ns);
+struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx);
+// For the public functions that may not run in a callback at all: LIEN_EDEADLK or 0.
+int lieni_ctx_outside(lien_ctx *ctx);
+
+// Copies a versioned options struct over defaults: the first `in_size` bytes. LIEN_EINVAL: smaller than its size field, or larger than
+// this library knows with bytes set that it does not know.
+int lieni_opts_copy(void *out, size_t out_size, const void *in, size_t in_size);
+
+// core/ctx.c. As lien_ctx_open() on another platform: the tests' and the simulator's door.
+int lieni_ctx_open_platform(const lien_ctx_opts *opts, const struct lieni_platform *platform,
+                            lien_ctx **ctx);
+
+// core/progress.c
+int lieni_progress_open(lien_ctx *ctx);   // descriptors, and the thread unless app-driven
+void lieni_progress_stop(lien_ctx *ctx);  // ends the thread
+void lieni_progress_close(lien_ctx *ctx); // descriptors
+// One pass in progress context. Returns how much there was to do.
+unsigned lieni_progress_pass(lien_ctx *ctx);
+int lieni_progress_arm(lien_ctx *ctx);
+// Frees connections and listeners nobody refers to any more. First in a pass, under the lock: no polled event can name them.
+void lieni_progress_bury(lien_ctx *ctx);
+// Sets the descriptor's timer; under the lock.
+void lieni_progress_set_timer(lien_ctx *ctx, uint64_t when);
+// Whether the calling thread is inside a pass of this ctx.
+bool lieni_progress_here(const lien_ctx *ctx);
+
+#define LIENI_MS UINT64_C(1000000) // nanoseconds
+
+#endif

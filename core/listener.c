@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// See listener.h.
+
+#include "core/listener.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/conn.h"
+
+void lieni_listener_unref(struct lien_listener *listener)
+{
+    if (--listener->refs > 0)
+        return;
+    lieni_list_remove(&listener->node);
+    lieni_list_append(&listener->ctx->dead_listeners, &listener->node);
+    lieni_ctx_wake(listener->ctx);
+}
+
+static void run_closed(struct lieni_task *task)
+{
+    struct lien_listener *listener = lieni_container(task, struct lien_listener, closed_task);
+    lien_ctx *ctx = listener->ctx;
+    if (listener->opts.on_closed)
+        listener->opts.on_closed(listener, listener->opts.arg);
+    lieni_ctx_lock(ctx);
+    lieni_listener_unref(listener);
+    lieni_ctx_unlock(ctx);
+}
+
+// -- Accepting --
+
+void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream *stream)
+{
+    lien_ctx *ctx = listener->ctx;
+    struct lien_conn *conn;
+    int rc = listener->closed ? LIEN_ECLOSED : 0;
+    if (rc == 0 && ctx->half_open >= ctx->options.half_open_max) {
+        rc = LIEN_ELIMIT;
+        lieni_log_say(ctx->log, LIEN_LOG_WARN, NULL, rc,
+                      "%u accepted connections are on their way to open, the limit half_open_max is %llu: "
+                      "one more was refused",
+                      ctx->half_open, (unsigned long long)ctx->options.half_open_max);
+    }
+    if (rc == 0)
+        rc = lieni_conn_new(ctx, &listener->opts.conn, &conn);
+    if (rc != 0) {
+        ctx->platform.net->stream_close(stream);
+        return;
+    }
+    conn->listener = listener;
+    listener->refs++;
+    conn->no_closed = true; // until the application has it
+    conn->half_open = true;
+    ctx->half_open++;
+    lieni_conn_start_server(conn, stream);
+}
+
+// The application's word on a new connection. Runs before any message of it, on its strand.
+static void run_accept(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, open_task);
+    struct lien_listener *listener = conn->accepted_by;
+    lien_ctx *ctx = conn->ctx;
+    void *arg = conn->opts.arg;
+    int refused = listener->opts.on_accept(listener, conn, listener->opts.arg, &arg);
+    lieni_ctx_lock(ctx);
+    conn->opts.arg = arg;
+    if (refused) {
+        conn->no_closed = true;
+        lieni_conn_close_handle(conn);
+    }
+    lieni_conn_unref(conn);
+    lieni_listener_unref(listener);
+    lieni_ctx_unlock(ctx);
+}
+
+static void queue(struct lien_listener *listener, struct lien_conn *conn)
+{
+    if (listener->closed || listener->n_waiting >= LIENI_ACCEPT_QUEUE) {
+        struct lieni_log_at at = lieni_conn_at(conn, 0);
+        lieni_log_say(listener->ctx->log, LIEN_LOG_WARN, &at, LIEN_ELIMIT,
+                      "%u connections wait to be accepted: one more was refused",
+                      listener->n_waiting);
+        lieni_conn_close_locked(conn);
+        return;
+    }
+    lieni_conn_ref(conn);
+    listener->n_waiting++;
+    lieni_list_append(&listener->waiting, &conn->listen_node);
+    lieni_ctx_changed(listener->ctx);
+}
+
+// From the listener to the application: its handle begins.
+static void give(struct lien_conn *conn)
+{
+    conn->has_handle = true;
+    conn->no_closed = false;
+    lieni_conn_ref(conn);
+    conn->listener = NULL;
+}
+
+void lieni_listener_opened(struct lien_listener *listener, struct lien_conn *conn)
+{
+    if (!listener->opts.on_accept) {
+        queue(listener, conn);
+        return;
+    }
+    if (listener->closed) {
+        lieni_conn_close_locked(conn);
+        return;
+    }
+    give(conn);
+    conn->accepted_by = listener; // the connection's reference to it passes to the task
+    conn->open_task.run = run_accept;
+    lieni_conn_post(conn, &conn->open_task);
+}
+
+// -- Public --
+
+void lien_listener_opts_init(lien_listener_opts *opts)
+{
+    if (!opts)
+        return;
+    *opts = (lien_listener_opts){.size = sizeof(*opts)};
+    lien_conn_opts_init(&opts->conn);
+}
+
+static int listener_opts(const lien_ctx *ctx, const lien_listener_opts *in, lien_listener_opts *out)
+{
+    lien_listener_opts_init(out);
+    if (!in)
+        return 0;
+    int rc = lieni_opts_copy(out, sizeof(*out), in, in->size);
+    if (rc != 0)
+        return rc;
+    lien_conn_opts conn;
+    rc = lieni_conn_opts_check(ctx, &out->conn, &conn);
+    out->conn = conn;
+    return rc;
+}
+
+static void listener_free(struct lien_listener *listener)
+{
+    if (listener->strand)
+        lieni_strand_close(listener->strand);
+    free(listener);
+}
+
+void lieni_listener_free(struct lien_listener *listener)
+{
+    lieni_list_remove(&listener->node);
+    listener_free(listener);
+}
+
+static int open_locked(struct lien_listener *listener, const char *address)
+{
+    lien_ctx *ctx = listener->ctx;
+    int rc = ctx->closing ? LIEN_ESTATE : 0;
+    if (rc == 0)
+        rc = lieni_strand_open(ctx->dispatch, (listener->opts.conn.flags & LIEN_INLINE) != 0,
+                               &listener->strand);
+    if (rc == 0)
+        rc = ctx->platform.net->listen(ctx->net, address, listener, &listener->acceptor,
+                                       listener->address, sizeof(listener->address));
+    return rc;
+}
+
+int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
+                       lien_listener **out)
+{
+    if (!ctx || !address || !out)
+        return LIEN_EINVAL;
+    struct lien_listener *listener = calloc(1, sizeof(*listener));
+    if (!listener)
+        return LIEN_ENOMEM;
+    listener->object = LIENI_OBJECT_LISTENER;
+    listener->ctx = ctx;
+    listener->refs = 1; // the handle's
+    listener->closed_task.run = run_closed;
+    lieni_list_init(&listener->node);
+    lieni_list_init(&listener->waiting);
+    int rc = listener_opts(ctx, opts, &listener->opts);
+    lieni_ctx_lock(ctx);
+    if (rc == 0)
+        rc = open_locked(listener, address);
+    if (rc == 0) {
+        lieni_list_append(&ctx->listeners, &listener->node);
+        *out = listener;
+    }
+    lieni_ctx_unlock(ctx);
+    if (rc != 0)
+        listener_free(listener);
+    return rc;
+}
+
+int lien_listener_address(lien_listener *listener, char *text, size_t size)
+{
+    if (!listener || !text)
+        return LIEN_EINVAL;
+    size_t len = strlen(listener->address);
+    if (len >= size)
+        return LIEN_ERANGE;
+    memcpy(text, listener->address, len + 1);
+    return 0;
+}
+
+int lien_listener_accept_wait(lien_listener *listener, uint32_t timeout_ms, lien_conn **out)
+{
+    if (!listener || !out)
+        return LIEN_EINVAL;
+    if (listener->opts.on_accept)
+        return LIEN_ESTATE;
+    lien_ctx *ctx = listener->ctx;
+    lieni_ctx_lock(ctx);
+    uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
+    struct lieni_node *n;
+    int rc = 0;
+    listener->refs++; // it may be closed by another thread meanwhile
+    while (!(n = lieni_list_pop(&listener->waiting)) && rc == 0) {
+        if (listener->closed)
+            rc = LIEN_ECLOSED;
+        else
+            rc = timeout_ms == 0 ? LIEN_ETIMEDOUT : lieni_ctx_wait_locked(ctx, deadline);
+    }
+    if (n) {
+        struct lien_conn *conn = lieni_container(n, struct lien_conn, listen_node);
+        listener->n_waiting--;
+        give(conn);
+        lieni_listener_unref(listener); // the connection's
+        lieni_conn_unref(conn);         // the queue's
+        lieni_messages_deliver(conn);
+        *out = conn;
+        rc = 0;
+    }
+    lieni_listener_unref(listener);
+    lieni_ctx_unlock(ctx);
+    return rc;
+}
+
+void lieni_listener_close_locked(struct lien_listener *listener)
+{
+    lien_ctx *ctx = listener->ctx;
+    if (listener->closed)
+        return;
+    listener->closed = true;
+    ctx->platform.net->acceptor_close(listener->acceptor);
+    listener->acceptor = NULL;
+    struct lieni_node *n;
+    while ((n = lieni_list_pop(&listener->waiting))) {
+        struct lien_conn *conn = lieni_container(n, struct lien_conn, listen_node);
+        listener->n_waiting--;
+        lieni_conn_close_locked(conn);
+        lieni_conn_unref(conn);
+    }
+    listener->refs++;
+    lieni_strand_post(listener->strand, &listener->closed_task);
+    lieni_listener_unref(listener); // the handle's
+    lieni_ctx_changed(ctx);
+}
+
+int lien_listener_close(lien_listener **slot)
+{
+    if (!slot || !*slot)
+        return LIEN_EINVAL;
+    struct lien_listener *listener = *slot;
+    lien_ctx *ctx = listener->ctx;
+    lieni_ctx_lock(ctx);
+    *slot = NULL;
+    lieni_listener_close_locked(listener);
+    lieni_ctx_unlock(ctx);
+    return 0;
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Progress: one pass polls net and providers without the state lock, then handles what came, timers and waiting work under it. A thread of the ctx's runs passes and sleeps in
+// between on one epoll descriptor; an app-driven ctx gives that descriptor to the application. Nothing wakes on an idle machine but timers.
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "core/conn.h"
+#include "core/listener.h"
+
+#define EVENTS 128u
+#define TASKS 256u // callbacks of one pass
+
+static void on_net_events(const struct lieni_net_event *evs, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        const int *object = evs[i].user;
+        if (*object == LIENI_OBJECT_CONN)
+            lieni_conn_on_net(evs[i].user, &evs[i]);
+        else if (evs[i].kind == LIENI_NET_ACCEPTED)
+            lieni_listener_accepted(evs[i].user, evs[i].stream);
+    }
+}
+
+static void on_events(const struct lieni_event *evs, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        struct lien_conn *conn = evs[i].user;
+        switch (evs[i].kind) {
+        case LIENI_EV_UP:
+            lieni_conn_on_up(conn);
+            break;
+        case LIENI_EV_FAILED:
+            lieni_conn_lose(conn, evs[i].status, "fabric connection");
+            break;
+        case LIENI_EV_DOWN:
+            lieni_conn_on_down(conn, evs[i].status);
+            break;
+        case LIENI_EV_ENTRY:
+            lieni_conn_on_entry(conn, &evs[i].cqe);
+            break;
+        }
+    }
+}
+
+void lieni_progress_bury(lien_ctx *ctx)
+{
+    struct lieni_node *n;
+    while ((n = lieni_list_pop(&ctx->graveyard)))
+        lieni_conn_free(lieni_container(n, struct lien_conn, node));
+    while ((n = lieni_list_pop(&ctx->dead_listeners)))
+        lieni_listener_free(lieni_container(n, struct lien_listener, node));
+}
+
+static unsigned poll_net(lien_ctx *ctx)
+{
+    struct lieni_net_event evs[EVENTS];
+    unsigned n = ctx->platform.net->poll(ctx->net, evs, EVENTS);
+    if (n == 0)
+        return 0;
+    lieni_ctx_lock(ctx);
+    on_net_events(evs, n);
+    lieni_ctx_unlock(ctx);
+    return n;
+}
+
+static unsigned poll_provider(lien_ctx *ctx, const struct lieni_prov_slot *slot)
+{
+    struct lieni_event evs[EVENTS];
+    unsigned n = slot->ops->poll(slot->prov, evs, EVENTS);
+    if (n == 0)
+        return 0;
+    lieni_ctx_lock(ctx);
+    on_events(evs, n);
+    lieni_ctx_unlock(ctx);
+    return n;
+}
+
+// What is on the list now; work that comes back at once waits for the next pass.
+static unsigned do_work(lien_ctx *ctx)
+{
+    struct lieni_node batch;
+    unsigned done = 0;
+    lieni_list_init(&batch);
+    struct lieni_node *n;
+    while ((n = lieni_list_pop(&ctx->work)))
+        lieni_list_append(&batch, n);
+    while ((n = lieni_list_pop(&batch))) {
+        struct lien_conn *conn = lieni_container(n, struct lien_conn, work);
+        lieni_conn_ref(conn);
+        lieni_conn_work(conn);
+        lieni_conn_unref(conn);
+        done++;
+    }
+    return done;
+}
+
+static unsigned run_tasks(lien_ctx *ctx)
+{
+    return ctx->app_driven ? lieni_dispatch_run(ctx->dispatch, TASKS)
+                           : lieni_dispatch_run_inline(ctx->dispatch, TASKS);
+}
+
+static void clear_fd(int fd)
+{
+    uint64_t count;
+    if (fd >= 0 && read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+        return;
+}
+
+static _Thread_local const lien_ctx *in_pass;
+
+bool lieni_progress_here(const lien_ctx *ctx)
+{
+    return in_pass == ctx;
+}
+
+unsigned lieni_progress_pass(lien_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->turn);
+    const lien_ctx *outer = in_pass;
+    in_pass = ctx;
+    clear_fd(ctx->wake_fd);
+    clear_fd(ctx->timer_fd);
+    lieni_ctx_lock(ctx);
+    lieni_progress_bury(ctx);
+    lieni_ctx_unlock(ctx);
+    unsigned done = poll_net(ctx);
+    for (unsigned i = 0; i < ctx->n_provs; i++)
+        done += poll_provider(ctx, &ctx->provs[i]);
+    lieni_ctx_lock(ctx);
+    done += lieni_timers_run(&ctx->timers, lieni_ctx_now(ctx));
+    done += do_work(ctx);
+    lieni_nics_reap(ctx, false);
+    lieni_ctx_unlock(ctx);
+    in_pass = outer;
+    pthread_mutex_unlock(&ctx->turn);
+    done += run_tasks(ctx);
+    if (lieni_log_pending(ctx->log))
+        lieni_strand_post(ctx->strand, &ctx->log_task);
+    return done;
+}
+
+// -- Sleeping --
+
+static bool work_waits(lien_ctx *ctx)
+{
+    return ctx->stop || !lieni_list_empty(&ctx->work) || !lieni_list_empty(&ctx->graveyard) ||
+           !lieni_list_empty(&ctx->dead_listeners);
+}
+
+void lieni_progress_set_timer(lien_ctx *ctx, uint64_t when)
+{
+    ctx->armed = when;
+    if (ctx->timer_fd < 0)
+        return;
+    struct itimerspec at = {0};
+    if (when != UINT64_MAX) {
+        at.it_value.tv_sec = (time_t)(when / 1000000000u);
+        at.it_value.tv_nsec = (long)(when % 1000000000u);
+        if (when == 0)
+            at.it_value.tv_nsec = 1;
+    }
+    timerfd_settime(ctx->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+int lieni_progress_arm(lien_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->turn);
+    int rc = ctx->platform.net->arm(ctx->net);
+    for (unsigned i = 0; rc == 0 && i < ctx->n_provs; i++)
+        rc = ctx->provs[i].ops->arm(ctx->provs[i].prov);
+    lieni_ctx_lock(ctx);
+    if (rc == 0 && (work_waits(ctx) || lieni_dispatch_pending(ctx->dispatch)))
+        rc = LIEN_EAGAIN;
+    uint64_t next = lieni_timers_next(&ctx->timers);
+    if (rc == 0 && next <= lieni_ctx_now(ctx))
+        rc = LIEN_EAGAIN;
+    if (rc == 0 && next != ctx->armed)
+        lieni_progress_set_timer(ctx, next);
+    lieni_ctx_unlock(ctx);
+    pthread_mutex_unlock(&ctx->turn);
+    return rc;
+}
+
+static void *run(void *arg)
+{
+    lien_ctx *ctx = arg;
+    struct epoll_event evs[8];
+    for (;;) {
+        lieni_ctx_lock(ctx);
+        bool stop = ctx->stop;
+        lieni_ctx_unlock(ctx);
+        if (stop)
+            return NULL;
+        if (lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0)
+            epoll_wait(ctx->epoll_fd, evs, 8, -1);
+    }
+}
+
+// -- Opening and closing --
+
+static int watch(lien_ctx *ctx, int fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN};
+    return epoll_ctl(ctx->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0 ? 0 : LIEN_ESYS;
+}
+
+int lieni_progress_open(lien_ctx *ctx)
+{
+    if (ctx->platform.net->fd(ctx->net) < 0)
+        return 0; // a simulated world: it is stepped, never slept on
+    ctx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    ctx->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    ctx->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (ctx->epoll_fd < 0 || ctx->wake_fd < 0 || ctx->timer_fd < 0)
+        return LIEN_ESYS;
+    int rc = watch(ctx, ctx->wake_fd);
+    if (rc == 0)
+        rc = watch(ctx, ctx->timer_fd);
+    if (rc == 0)
+        rc = watch(ctx, ctx->platform.net->fd(ctx->net));
+    for (unsigned i = 0; rc == 0 && i < ctx->n_provs; i++)
+        rc = watch(ctx, ctx->provs[i].ops->fd(ctx->provs[i].prov));
+    if (rc != 0 || ctx->app_driven)
+        return rc;
+    if (pthread_create(&ctx->thread, NULL, run, ctx) != 0)
+        return LIEN_ESYS;
+    ctx->thread_started = true;
+    return 0;
+}
+
+void lieni_progress_stop(lien_ctx *ctx)
+{
+    if (!ctx->thread_started)
+        return;
+    lieni_ctx_lock(ctx);
+    ctx->stop = true;
+    lieni_ctx_unlock(ctx);
+    lieni_ctx_wake(ctx);
+    pthread_join(ctx->thread, NULL);
+    ctx->thread_started = false;
+}
+
+void lieni_progress_close(lien_ctx *ctx)
+{
+    int *fds[] = {&ctx->epoll_fd, &ctx->wake_fd, &ctx->timer_fd};
+    for (unsigned i = 0; i < 3; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+}
+
+int lien_ctx_fd(lien_ctx *ctx, int *fd)
+{
+    if (!ctx || !fd)
+        return LIEN_EINVAL;
+    if (!ctx->app_driven || ctx->epoll_fd < 0)
+        return LIEN_ESTATE;
+    *fd = ctx->epoll_fd;
+    return 0;
+}
+
+int lien_ctx_arm(lien_ctx *ctx)
+{
+    if (!ctx)
+        return LIEN_EINVAL;
+    return ctx->app_driven ? lieni_progress_arm(ctx) : LIEN_ESTATE;
+}
+
+int lien_ctx_progress(lien_ctx *ctx)
+{
+    if (!ctx)
+        return LIEN_EINVAL;
+    if (!ctx->app_driven)
+        return LIEN_ESTATE;
+    if (lieni_dispatch_where(ctx->dispatch, NULL) != LIENI_ELSEWHERE)
+        return LIEN_EDEADLK;
+    lieni_progress_pass(ctx);
+    return 0;
+}

@@ -1,0 +1,490 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// See read.h.
+
+#include "core/read.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/grant.h"
+
+#define TO(state) (1u << (state))
+
+static const unsigned may_enter[] = {
+    [LIENI_READ_RUNNING] = TO(LIENI_READ_DRAINING) | TO(LIENI_READ_OVER),
+    [LIENI_READ_DRAINING] = TO(LIENI_READ_OVER),
+    [LIENI_READ_OVER] = 0,
+};
+
+static void set_state(struct lien_read *read, enum lieni_read_state state)
+{
+    if (!(may_enter[read->state] & TO(state)))
+        abort();
+    read->state = state;
+}
+
+// -- Ending --
+
+void lieni_read_unref(struct lien_read *read)
+{
+    if (--read->refs > 0)
+        return;
+    struct lien_conn *conn = read->conn;
+    lieni_timer_fini(&conn->ctx->timers, &read->timer);
+    lieni_plan_close(&read->plan);
+    free(read->keys);
+    free(read);
+    lieni_conn_unref(conn);
+}
+
+static void unref_unlocked(struct lien_read *read)
+{
+    lien_ctx *ctx = read->conn->ctx;
+    lieni_ctx_lock(ctx);
+    lieni_read_unref(read);
+    lieni_ctx_unlock(ctx);
+}
+
+static void run_done(struct lieni_task *task)
+{
+    struct lien_read *read = lieni_container(task, struct lien_read, done_task);
+    read->on_done(read->arg, read->status);
+    unref_unlocked(read);
+}
+
+static void run_released(struct lieni_task *task)
+{
+    struct lien_read *read = lieni_container(task, struct lien_read, released_task);
+    read->on_released(read->arg, read->released);
+    unref_unlocked(read);
+}
+
+static void post_task(struct lien_read *read, struct lieni_task *task)
+{
+    read->refs++;
+    lieni_strand_post(read->conn->strand, task);
+}
+
+// The result is known.
+static void done(struct lien_read *read, int status)
+{
+    lien_ctx *ctx = read->conn->ctx;
+    read->status = status;
+    lieni_timer_clear(&ctx->timers, &read->timer);
+    lieni_list_remove(&read->queue);
+    if (status == 0)
+        ctx->stats.reads_done++;
+    else
+        ctx->stats.reads_failed++;
+    if (read->on_done)
+        post_task(read, &read->done_task);
+    lieni_ctx_changed(ctx);
+}
+
+// The space is settled: back, or lost.
+static void settled(struct lien_read *read, int released)
+{
+    struct lien_conn *conn = read->conn;
+    set_state(read, LIENI_READ_OVER);
+    read->released = released;
+    read->space = NULL;
+    lieni_list_remove(&read->node);
+    lieni_import_read_over(conn, read->name);
+    if (read->over)
+        read->over(read->owner, read->status != 0 ? read->status : released);
+    if (read->on_released)
+        post_task(read, &read->released_task);
+    lieni_ctx_changed(conn->ctx);
+    lieni_read_unref(read); // running
+}
+
+// Whatever ends it for the memory passes here: nothing is posted that has no evidence.
+static void settle_if_idle(struct lien_read *read)
+{
+    if (read->state == LIENI_READ_OVER || !lieni_plan_idle(&read->plan))
+        return;
+    if (read->state == LIENI_READ_RUNNING)
+        done(read, read->plan.status);
+    lieni_target_back(read->space);
+    settled(read, 0);
+}
+
+void lieni_read_stop(struct lien_read *read, int status)
+{
+    if (read->state != LIENI_READ_RUNNING)
+        return;
+    lieni_plan_stop(&read->plan);
+    done(read, status);
+    set_state(read, LIENI_READ_DRAINING);
+    settle_if_idle(read);
+}
+
+void lieni_read_lost(struct lien_read *read)
+{
+    struct lien_conn *conn = read->conn;
+    if (read->state == LIENI_READ_OVER)
+        return;
+    if (read->state == LIENI_READ_RUNNING)
+        done(read, conn->status);
+    conn->lost = true;
+    conn->lost_bytes += read->space->len;
+    lieni_target_lose(read->space, conn->nic->domain);
+    settled(read, LIEN_EQUARANTINED);
+}
+
+void lieni_reads_stop(struct lien_conn *conn, const struct lieni_name *name, int status)
+{
+    // Stopping removes from the list at most the read itself: callbacks run elsewhere.
+    struct lieni_node *next;
+    for (struct lieni_node *n = conn->reads.next; n != &conn->reads; n = next) {
+        struct lien_read *read = lieni_container(n, struct lien_read, node);
+        next = n->next;
+        if (!name || (read->name.slot == name->slot && read->name.gen == name->gen))
+            lieni_read_stop(read, status);
+    }
+}
+
+static void on_timeout(struct lieni_timer *timer)
+{
+    lieni_read_stop(lieni_container(timer, struct lien_read, timer), LIEN_ETIMEDOUT);
+}
+
+// -- Posting --
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int post_piece(struct lien_read *read, const struct lieni_piece *piece)
+{
+    struct lien_conn *conn = read->conn;
+    lien_buf *dst = read->space->bufs[piece->dst];
+    struct lieni_region region;
+    int rc = lieni_buf_region(dst, conn->ops, conn->nic->domain, &region);
+    if (rc != 0)
+        return rc;
+    uint64_t seq;
+    rc = lieni_wr_take(&conn->wrs, LIENI_WR_READ, read, piece->len, &seq);
+    if (rc != 0)
+        return rc;
+    const struct lieni_key *key = &read->keys[piece->src];
+    uint8_t *at = (uint8_t *)lieni_buf_addr(dst) + piece->dst_off;
+    rc = conn->ops->post_read(conn->ep, at, piece->len, region.mr, key->addr + piece->src_off,
+                              key->key, seq);
+    if (rc != 0)
+        lieni_wr_untake(&conn->wrs, seq);
+    return rc;
+}
+
+static void posted(struct lien_read *read, const struct lieni_piece *piece)
+{
+    struct lien_conn *conn = read->conn;
+    lieni_plan_posted(&read->plan, piece);
+    conn->ctx->stats.read_pieces_posted++;
+    conn->nic->reads_inflight++;
+    conn->reads_outstanding++;
+    conn->read_bytes += piece->len;
+    lieni_liveness_posted(conn);
+    lieni_liveness_read_posted(conn);
+    struct lieni_piece next;
+    lieni_list_remove(&read->queue); // reads of a connection take turns, too
+    if (lieni_plan_next(&read->plan, 1, &next))
+        lieni_list_append(&conn->read_queue, &read->queue);
+}
+
+// R19: what may be outstanding on one connection, so that control frames keep their time.
+static bool room(const struct lien_conn *conn, uint64_t len)
+{
+    const struct lieni_traits *t = conn->ops->traits;
+    uint64_t max = least(conn->ctx->options.read_conn_bytes, t->read_bytes_max);
+    return conn->reads_outstanding == 0 ||
+           (conn->reads_outstanding < t->reads_max && conn->read_bytes + len <= max);
+}
+
+enum lieni_post lieni_read_post_one(struct lien_conn *conn)
+{
+    struct lieni_node *n = lieni_list_first(&conn->read_queue);
+    if (!n || lieni_conn_usable(conn) != 0)
+        return LIENI_NOTHING;
+    struct lien_read *read = lieni_container(n, struct lien_read, queue);
+    uint64_t max = least(conn->ctx->options.read_piece, conn->ops->traits->read_piece_max);
+    max = least(max, least(conn->ctx->options.read_conn_bytes, conn->ops->traits->read_bytes_max));
+    struct lieni_piece piece;
+    if (!lieni_plan_next(&read->plan, max, &piece)) {
+        lieni_list_remove(&read->queue);
+        return LIENI_NOTHING;
+    }
+    if (!room(conn, piece.len))
+        return LIENI_BLOCKED;
+    int rc = post_piece(read, &piece);
+    if (rc == 0) {
+        posted(read, &piece);
+        return LIENI_POSTED;
+    }
+    if (rc == LIEN_EAGAIN)
+        lieni_liveness_again(conn);
+    else if (rc == LIEN_EREGISTER || rc == LIEN_ENOMEM)
+        lieni_read_stop(read, rc);
+    else
+        lieni_conn_lose(conn, rc == LIEN_ESTATE ? LIEN_EPEERLOST : rc, "a READ was refused");
+    return LIENI_BLOCKED;
+}
+
+void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev)
+{
+    struct lien_read *read = lieni_evidence_spend(ev, conn->id, LIENI_WR_READ);
+    struct lieni_nic *nic = conn->nic;
+    nic->reads_inflight--;
+    conn->reads_outstanding--;
+    conn->read_bytes -= ev->posted_len;
+    if (ev->status == 0) {
+        conn->ctx->stats.read_pieces_done++;
+        conn->ctx->stats.read_bytes += ev->posted_len;
+    }
+    lieni_liveness_read_over(conn, ev->status == 0);
+    lieni_plan_piece_over(&read->plan, ev->posted_len, ev->status);
+    if (ev->status != 0)
+        lieni_plan_stop(&read->plan);
+    settle_if_idle(read);
+    if (ev->status != 0 && conn->ops->traits->refused_read_kills)
+        lieni_conn_lose(conn, LIEN_EPEERLOST, "a READ failed");
+    lieni_nic_want_reads(conn);
+    lieni_nic_pump(nic);
+}
+
+// -- Starting --
+
+static int make_plan(struct lien_read *read, const struct lieni_token_data *token,
+                     const lien_space *space, const lien_read_opts *opts)
+{
+    uint64_t src[LIEN_BUFS_MAX], dst[LIEN_BUFS_MAX];
+    for (uint32_t i = 0; i < token->n_keys; i++)
+        src[i] = token->keys[i].len;
+    for (uint32_t i = 0; i < space->n; i++)
+        dst[i] = lien_buf_len(space->bufs[i]);
+    return lieni_plan_open(&read->plan, opts->ops, opts->n_ops, src, token->n_keys, dst, space->n);
+}
+
+static int quarantine_room(const struct lien_conn *conn, uint64_t len)
+{
+    const lien_ctx *ctx = conn->ctx;
+    uint64_t held = lieni_quarantine_of_peer(&ctx->quarantine, conn->peer_host);
+    if (held == 0 || held + len <= ctx->options.quarantine_peer_bytes)
+        return 0;
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(ctx->log, LIEN_LOG_WARN, &at, LIEN_ELIMIT,
+                  "%llu bytes of this peer are in quarantine, the limit quarantine_peer_bytes is %llu: "
+                  "READs are refused",
+                  (unsigned long long)held,
+                  (unsigned long long)ctx->options.quarantine_peer_bytes);
+    return LIEN_ELIMIT;
+}
+
+static int fill(struct lien_read *read, const struct lieni_token_data *token, lien_space *space,
+                const lien_read_opts *opts)
+{
+    struct lien_conn *conn = read->conn;
+    int rc = make_plan(read, token, space, opts);
+    if (rc != 0)
+        return rc;
+    read->keys = calloc(token->n_keys ? token->n_keys : 1, sizeof(*read->keys));
+    rc = read->keys ? lieni_timer_init(&conn->ctx->timers, &read->timer, on_timeout) : LIEN_ENOMEM;
+    if (rc != 0)
+        goto close_plan;
+    memcpy(read->keys, token->keys, token->n_keys * sizeof(*read->keys));
+    rc = lieni_import_open(conn, token->name);
+    if (rc == 0)
+        rc = lieni_target_lend(space);
+    if (rc == 0)
+        return 0;
+    lieni_timer_fini(&conn->ctx->timers, &read->timer);
+close_plan:
+    free(read->keys);
+    lieni_plan_close(&read->plan);
+    return rc;
+}
+
+int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token, lien_space *space,
+                   const lien_read_opts *opts, struct lien_read **out)
+{
+    int rc = lieni_conn_usable(conn);
+    if (rc == 0 && (space->ctx != conn->ctx || token->name.slot >= conn->imports.max))
+        rc = space->ctx != conn->ctx ? LIEN_EINVAL : LIEN_EPROTO;
+    if (rc == 0)
+        rc = quarantine_room(conn, space->len);
+    if (rc != 0)
+        return rc;
+    struct lien_read *read = calloc(1, sizeof(*read));
+    if (!read)
+        return LIEN_ENOMEM;
+    read->conn = conn;
+    rc = fill(read, token, space, opts);
+    if (rc != 0) {
+        free(read);
+        return rc;
+    }
+    read->name = token->name;
+    read->space = space;
+    read->flags = opts->flags;
+    read->done_task.run = run_done;
+    read->released_task.run = run_released;
+    lieni_list_init(&read->node);
+    lieni_list_init(&read->queue);
+    read->refs = 1; // running
+    lieni_conn_ref(conn);
+    lieni_import_read_begins(conn, read->name);
+    lieni_list_append(&conn->reads, &read->node);
+    if (opts->timeout_ms && opts->timeout_ms != LIEN_FOREVER)
+        lieni_timer_set(&conn->ctx->timers, &read->timer,
+                        lieni_ctx_deadline(conn->ctx, opts->timeout_ms));
+    conn->ctx->stats.reads_started++;
+    *out = read;
+    return 0;
+}
+
+void lieni_read_go(struct lien_read *read)
+{
+    struct lien_conn *conn = read->conn;
+    if (read->flags & LIEN_RELEASE)
+        lieni_import_release(conn, read->name); // due when its last evidence is spent
+    if (lieni_plan_idle(&read->plan)) {         // nothing to move
+        settle_if_idle(read);
+        return;
+    }
+    lieni_list_append(&conn->read_queue, &read->queue);
+    lieni_nic_want_reads(conn);
+    if (conn->nic)
+        lieni_nic_pump(conn->nic);
+}
+
+// -- Public --
+
+void lien_read_opts_init(lien_read_opts *opts)
+{
+    if (opts)
+        *opts = (lien_read_opts){.size = sizeof(*opts)};
+}
+
+static int read_opts(const lien_read_opts *in, lien_read_opts *out)
+{
+    lien_read_opts_init(out);
+    int rc = in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
+    if (rc == 0 && (out->flags & ~(LIEN_RELEASE | LIEN_INLINE)) != 0)
+        rc = LIEN_EINVAL;
+    if (rc == 0 && out->n_ops > 0 && !out->ops)
+        rc = LIEN_EINVAL;
+    return rc;
+}
+
+// Checks the token and makes the read; the caller starts it.
+static int start(lien_conn *conn, const void *token, size_t token_len, lien_space *space,
+                 const lien_read_opts *opts, struct lien_read **read)
+{
+    struct lieni_token_data data;
+    int rc = lieni_token_of(conn, token, token_len, &data);
+    return rc == 0 ? lieni_read_new(conn, &data, space, opts, read) : rc;
+}
+
+int lien_read_start(lien_conn *conn, const void *token, size_t token_len, lien_space *space,
+                    const lien_read_opts *opts, lien_read **out)
+{
+    lien_read_opts full;
+    if (!conn || !token || !space)
+        return LIEN_EINVAL;
+    int rc = read_opts(opts, &full);
+    if (rc != 0)
+        return rc;
+    struct lien_read *read;
+    lieni_ctx_lock(conn->ctx);
+    rc = start(conn, token, token_len, space, &full, &read);
+    if (rc == 0) {
+        read->on_done = full.on_done;
+        read->on_released = full.on_released;
+        read->arg = full.arg;
+        read->has_handle = out != NULL;
+        read->refs += out != NULL;
+        if (out)
+            *out = read;
+        lieni_read_go(read);
+    }
+    lieni_ctx_unlock(conn->ctx);
+    return rc;
+}
+
+int lien_read_cancel(lien_read *read)
+{
+    if (!read)
+        return LIEN_EINVAL;
+    lien_ctx *ctx = read->conn->ctx;
+    lieni_ctx_lock(ctx);
+    lieni_read_stop(read, LIEN_ECANCELED);
+    lieni_ctx_unlock(ctx);
+    return 0;
+}
+
+lien_path lien_read_path(const lien_read *read)
+{
+    return read && read->conn->ops ? read->conn->ops->traits->path : LIEN_PATH_NONE;
+}
+
+int lien_read_close(lien_read **slot)
+{
+    if (!slot || !*slot)
+        return LIEN_EINVAL;
+    struct lien_read *read = *slot;
+    lien_ctx *ctx = read->conn->ctx;
+    lieni_ctx_lock(ctx);
+    *slot = NULL;
+    read->has_handle = false;
+    lieni_read_stop(read, LIEN_ECANCELED);
+    lieni_read_unref(read);
+    lieni_ctx_unlock(ctx);
+    return 0;
+}
+
+// Waits for evidence, however long it takes: its timer, the watchdog and the teardown bound it.
+static int wait_over(struct lien_read *read)
+{
+    lien_ctx *ctx = read->conn->ctx;
+    int rc = 0;
+    while (read->state != LIENI_READ_OVER && rc == 0)
+        rc = lieni_ctx_wait_locked(ctx, UINT64_MAX);
+    if (read->state == LIENI_READ_OVER)
+        rc = read->released != 0 ? read->released : read->status;
+    return rc;
+}
+
+int lien_read_wait(lien_conn *conn, const void *token, size_t token_len, lien_buf **slots, size_t n,
+                   const lien_read_opts *opts)
+{
+    lien_read_opts full;
+    if (!conn || !token)
+        return LIEN_EINVAL;
+    lien_ctx *ctx = conn->ctx;
+    int rc = read_opts(opts, &full);
+    if (rc == 0)
+        rc = lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS ? LIEN_EDEADLK : 0;
+    if (rc != 0)
+        return rc;
+    lien_space *space = NULL;
+    struct lien_read *read = NULL;
+    lieni_ctx_lock(ctx);
+    rc = lieni_target_open(ctx, slots, n, &space);
+    if (rc == 0)
+        rc = start(conn, token, token_len, space, &full, &read);
+    if (read) {
+        read->refs++;
+        lieni_read_go(read);
+        rc = wait_over(read);
+        lieni_read_unref(read);
+    }
+    // With evidence the slots are refilled; in quarantine they stay NULL.
+    if (space) {
+        lieni_target_take(space, slots, n);
+        lieni_target_free(space);
+    }
+    lieni_ctx_unlock(ctx);
+    return rc;
+}
