@@ -12,8 +12,13 @@
 //          ran (ndone, nrel, nrel_src); moved only by events that the
 //          application sees. Properties read ghost and nic, never core's word.
 //
-// Each step is one d_step: what the library does under one lock. README.md maps
+// Each step is one STEP: what the library does under one lock. README.md maps
 // the properties (P1..P10) to the rules of design.md. -DSEED_... plants an error.
+
+// d_step is fast but hides which of its branches ran; -DSTEP=atomic shows them.
+#ifndef STEP
+#define STEP d_step
+#endif
 
 #define R 0
 #define O 1
@@ -158,8 +163,8 @@ inline on_done(t)
 inline on_released(t, who)
 {
     nrel[t]++;
-    assert(nrel[t] == 1);  // P3
-    assert(ndone[t] == 1); // P4
+    assert(nrel[t] == 1);        // P3
+    assert(nrel[t] <= ndone[t]); // P4: done before released
     own[t] = who;
     tr[t] = OVER
 }
@@ -172,11 +177,17 @@ inline settle(t)
 {
     if
     :: tr[t] == RUNNING && !OWES(t) ->
+#ifdef SEED_RELEASED_BEFORE_DONE
+        on_released(t, APP);
+#endif
         if
         :: ndone[t] == 0 -> on_done(t)
         :: else
-        fi;
+        fi
+#ifndef SEED_RELEASED_BEFORE_DONE
+        ;
         on_released(t, APP)
+#endif
     :: else
     fi
 }
@@ -184,6 +195,7 @@ inline settle(t)
 // The result is known and bad. Pieces never posted need no evidence.
 inline give_up(t)
 {
+#ifndef SEED_POST_WHILE_CLOSING
     if
     :: T_OF(0) == t && pc[0] == TODO -> pc[0] = DISCHARGED
     :: else
@@ -192,6 +204,7 @@ inline give_up(t)
     :: T_OF(1) == t && pc[1] == TODO -> pc[1] = DISCHARGED
     :: else
     fi;
+#endif
     on_done(t)
 }
 
@@ -239,6 +252,16 @@ inline kill_owner_nic()
 #define MAY_READ (gr != NONE)
 #endif
 
+// The closing flag bars posts. The seed has looked at the flag before it was set,
+// and waits for its turn; whoever destroys the endpoint waits for it.
+#ifndef SEED_POST_WHILE_CLOSING
+#define MAY_POST (conn[R] == OPEN)
+#define MAY_DESTROY true
+#else
+#define MAY_POST (conn[R] >= OPEN)
+#define MAY_DESTROY (!UNPOSTED)
+#endif
+
 inline start(t)
 {
     tr[t] = RUNNING;
@@ -249,7 +272,7 @@ inline start(t)
 
 inline post(p)
 {
-    assert(conn[R] == OPEN && !gone[R] && accepted); // P10
+    assert(conn[R] == OPEN && !gone[R] && accepted); // P9
     pc[p] = POSTED;
     rd[p] = ACTIVE
 }
@@ -315,6 +338,9 @@ inline read_entry(p)
 #ifndef SEED_FLUSH_IS_EVIDENCE
     if
     :: !gone[R] -> evidence(p, err[p])
+#ifdef SEED_DEAD_BRANCH
+    :: false -> err[p] = true
+#endif
     :: else // read after fi_close began: proves nothing
     fi
 #else
@@ -366,7 +392,7 @@ inline cancel(t) // or its deadline
 #endif
 
 // Every READ on the grant has its own evidence. Done is not enough.
-#ifndef SEED_EARLY_RELEASE_FRAME
+#if !defined(SEED_EARLY_RELEASE_FRAME) && !defined(SEED_RELEASE_UNPROVED)
 #define MAY_SEND_RELEASE (!OUTSTANDING && !UNPOSTED)
 #else
 #define MAY_SEND_RELEASE (!UNPOSTED && (tr[0] == NONE || ndone[0] == 1) &&     \
@@ -379,35 +405,40 @@ inline cancel(t) // or its deadline
 #else
 #define READER_NOTICES (link == BROKEN || (conn[O] >= CLOSING && link == UP))
 #endif
+#ifndef SEED_NO_HEARTBEAT
+#define OWNER_NOTICES NOTICES(O)
+#else
+#define OWNER_NOTICES (link == BROKEN || (conn[R] >= CLOSING && link == UP))
+#endif
 
 proctype Reader()
 {
 end:
     do
     // connection
-    :: d_step { AWAKE(R) && conn[R] == CONNECTING && accepted && link == UP ->
+    :: STEP { AWAKE(R) && conn[R] == CONNECTING && accepted && link == UP ->
         set_conn(R, OPEN) }
-    :: d_step { AWAKE(R) && conn[R] <= OPEN && (!patient || READER_NOTICES) ->
+    :: STEP { AWAKE(R) && conn[R] <= OPEN && (!patient || READER_NOTICES) ->
         reader_begins_close() }
-    :: d_step { AWAKE(R) && conn[R] == CLOSING && !gone[R] && class != CLASS_A ->
+    :: STEP { AWAKE(R) && conn[R] == CLOSING && !gone[R] && MAY_DESTROY && class != CLASS_A ->
         reader_destroys(true) }
-    :: d_step { AWAKE(R) && conn[R] == CLOSING && !gone[R] && class != CLASS_B ->
+    :: STEP { AWAKE(R) && conn[R] == CLOSING && !gone[R] && MAY_DESTROY && class != CLASS_B ->
         reader_destroys(false) }
-    :: d_step { AWAKE(R) && conn[R] == CLOSING && gone[R] && CQ_EMPTY ->
+    :: STEP { AWAKE(R) && conn[R] == CLOSING && gone[R] && CQ_EMPTY ->
         quarantine(0);
 #ifdef TWO_TRANSFERS
         quarantine(1);
 #endif
         set_conn(R, CLOSED) }
     // completion queue, as long as it is open
-    :: d_step { AWAKE(R) && cqe[0] > 0 -> read_entry(0) }
-    :: d_step { AWAKE(R) && cqe[1] > 0 -> read_entry(1) }
-    :: d_step { AWAKE(R) && cqnull -> cqnull = false }
+    :: STEP { AWAKE(R) && cqe[0] > 0 -> read_entry(0) }
+    :: STEP { AWAKE(R) && cqe[1] > 0 -> read_entry(1) }
+    :: STEP { AWAKE(R) && cqnull -> cqnull = false }
     // frames in
-    :: d_step { AWAKE(R) && conn[R] == OPEN && link == UP && token == FLYING ->
+    :: STEP { AWAKE(R) && conn[R] == OPEN && link == UP && token == FLYING ->
         token = ARRIVED;
         gr = HAVE }
-    :: d_step { AWAKE(R) && conn[R] == OPEN && link == UP && revoke == FLYING &&
+    :: STEP { AWAKE(R) && conn[R] == OPEN && link == UP && revoke == FLYING &&
                 gr != NONE ->
         revoke = ARRIVED;
         if
@@ -415,32 +446,38 @@ end:
         :: else
         fi }
     // the application and its plans
-    :: d_step { AWAKE(R) && conn[R] == OPEN && MAY_READ && tr[0] == NONE -> start(0) }
+    :: STEP { AWAKE(R) && conn[R] == OPEN && MAY_READ && tr[0] == NONE -> start(0) }
 #ifdef TWO_TRANSFERS
-    :: d_step { AWAKE(R) && conn[R] == OPEN && MAY_READ && tr[1] == NONE -> start(1) }
+    :: STEP { AWAKE(R) && conn[R] == OPEN && MAY_READ && tr[1] == NONE -> start(1) }
 #endif
-    :: d_step { AWAKE(R) && conn[R] == OPEN && pc[0] == TODO -> post(0) }
-    :: d_step { AWAKE(R) && conn[R] == OPEN && pc[0] != TODO && pc[1] == TODO -> post(1) }
-    :: d_step { AWAKE(R) && !patient && MAY_CANCEL(0) -> cancel(0) }
+    :: STEP { AWAKE(R) && MAY_POST && pc[0] == TODO -> post(0) }
+    :: STEP { AWAKE(R) && MAY_POST && pc[0] != TODO && pc[1] == TODO -> post(1) }
+    :: STEP { AWAKE(R) && !patient && MAY_CANCEL(0) -> cancel(0) }
 #ifdef TWO_TRANSFERS
-    :: d_step { AWAKE(R) && !patient && MAY_CANCEL(1) -> cancel(1) }
+    :: STEP { AWAKE(R) && !patient && MAY_CANCEL(1) -> cancel(1) }
 #endif
-    :: d_step { AWAKE(R) && conn[R] == OPEN && gr == HAVE -> gr = GIVEUP }
-    :: d_step { AWAKE(R) && conn[R] == OPEN && gr == GIVEUP && MAY_SEND_RELEASE ->
+    :: STEP { AWAKE(R) && conn[R] == OPEN && gr == HAVE -> gr = GIVEUP }
+    :: STEP { AWAKE(R) && conn[R] == OPEN && gr == GIVEUP && MAY_SEND_RELEASE ->
 #ifndef SEED_EARLY_RELEASE_FRAME
         assert(!OUTSTANDING); // P6
 #endif
         gr = SENT;
         release = FLYING }
     // the domain's end: a proof or not
-    :: d_step { AWAKE(R) && conn[R] == CLOSED && !dom[R] &&
+    :: STEP { AWAKE(R) && conn[R] == CLOSED && !dom[R] &&
                 (own[0] == QUAR || own[NT - 1] == QUAR) ->
         dom[R] = true;
         kill_reader_nic();
-        if :: own[0] == QUAR -> own[0] = APP :: else fi;
-        if :: own[NT - 1] == QUAR -> own[NT - 1] = APP :: else fi }
-    :: d_step { AWAKE(R) && conn[R] == CLOSED && !dom[R] &&
+#ifdef TWO_TRANSFERS
+        if :: own[1] == QUAR -> own[1] = APP :: else fi;
+#endif
+        if :: own[0] == QUAR -> own[0] = APP :: else fi }
+    :: STEP { AWAKE(R) && conn[R] == CLOSED && !dom[R] &&
                 (own[0] == QUAR || own[NT - 1] == QUAR) ->
+#ifdef SEED_DOMAIN_END_IS_PROOF
+        own[0] = APP;
+        own[NT - 1] = APP;
+#endif
         dom[R] = true }
     od
 }
@@ -470,14 +507,14 @@ proctype Owner()
 {
 end:
     do
-    :: d_step { AWAKE(O) && conn[O] == CONNECTING && !accepted && link == UP &&
+    :: STEP { AWAKE(O) && conn[O] == CONNECTING && !accepted && link == UP &&
                 conn[R] == CONNECTING ->
         accepted = true }
-    :: d_step { AWAKE(O) && conn[O] == CONNECTING && accepted && link == UP ->
+    :: STEP { AWAKE(O) && conn[O] == CONNECTING && accepted && link == UP ->
         set_conn(O, OPEN) }
-    :: d_step { AWAKE(O) && conn[O] <= OPEN && (!patient || NOTICES(O)) ->
+    :: STEP { AWAKE(O) && conn[O] <= OPEN && (!patient || OWNER_NOTICES) ->
         owner_begins_close() }
-    :: d_step { AWAKE(O) && conn[O] == CLOSING && !gone[O] && class != CLASS_A ->
+    :: STEP { AWAKE(O) && conn[O] == CLOSING && !gone[O] && class != CLASS_A ->
         gone[O] = true;
         proved[O] = true;
         kill_owner_nic();
@@ -485,9 +522,9 @@ end:
         :: hg == HELD -> source_released(APP)
         :: else
         fi }
-    :: d_step { AWAKE(O) && conn[O] == CLOSING && !gone[O] && class != CLASS_B ->
+    :: STEP { AWAKE(O) && conn[O] == CLOSING && !gone[O] && class != CLASS_B ->
         gone[O] = true }
-    :: d_step { AWAKE(O) && conn[O] == CLOSING && gone[O] ->
+    :: STEP { AWAKE(O) && conn[O] == CLOSING && gone[O] ->
         if
         :: hg == HELD ->
             assert(!proved[O]); // P8
@@ -496,26 +533,29 @@ end:
         fi;
         set_conn(O, CLOSED) }
     // the grant
-    :: d_step { AWAKE(O) && conn[O] == OPEN && hg == NONE ->
+    :: STEP { AWAKE(O) && conn[O] == OPEN && hg == NONE ->
         hg = HELD;
         src = LENT;
         token = FLYING }
-    :: d_step { AWAKE(O) && conn[O] == OPEN && hg == HELD && revoke == NONE ->
+    :: STEP { AWAKE(O) && conn[O] == OPEN && hg == HELD && revoke == NONE ->
 #ifdef SEED_REVOKE_TAKES_BACK
         source_released(APP);
 #endif
         revoke = FLYING }
-    :: d_step { AWAKE(O) && conn[O] == OPEN && link == UP && release == FLYING ->
+    :: STEP { AWAKE(O) && conn[O] == OPEN && link == UP && release == FLYING ->
         release = ARRIVED;
         if
         :: hg == HELD -> source_released(APP)
         :: else
         fi }
-    :: d_step { AWAKE(O) && conn[O] == CLOSED && !dom[O] && src == QUAR ->
+    :: STEP { AWAKE(O) && conn[O] == CLOSED && !dom[O] && src == QUAR ->
         dom[O] = true;
         kill_owner_nic();
         src = APP }
-    :: d_step { AWAKE(O) && conn[O] == CLOSED && !dom[O] && src == QUAR ->
+    :: STEP { AWAKE(O) && conn[O] == CLOSED && !dom[O] && src == QUAR ->
+#ifdef SEED_DOMAIN_END_IS_PROOF
+        src = APP;
+#endif
         dom[O] = true }
     od
 }
@@ -526,44 +566,44 @@ proctype Nic(byte p)
 end:
     do
     // request leaves, and is accepted by the owner's endpoint
-    :: d_step { rd[p] == ACTIVE && srv[p] == NOTHING && MOVES(R) && MOVES(O) &&
+    :: STEP { rd[p] == ACTIVE && srv[p] == NOTHING && MOVES(R) && MOVES(O) &&
                 link == UP && !gone[O] ->
         srv[p] = QUEUED }
     // source is read: at any time until the owner's endpoint is truly gone
-    :: d_step { srv[p] == QUEUED && MOVES(O) ->
+    :: STEP { srv[p] == QUEUED && MOVES(O) ->
         assert(src != APP); // P2
         srv[p] = FETCHED }
     // destination is written: at any time until own entry or true end
-    :: d_step { rd[p] == ACTIVE && srv[p] == FETCHED && MOVES(R) ->
+    :: STEP { rd[p] == ACTIVE && srv[p] == FETCHED && MOVES(R) ->
         assert(own[T_OF(p)] != APP); // P1
         rd[p] = WROTE }
     // entry: success
-    :: d_step { rd[p] == WROTE && MOVES(R) && !gone[R] && !(lazy && p == 1) ->
+    :: STEP { rd[p] == WROTE && MOVES(R) && !gone[R] && !(lazy && p == 1) ->
         assert(own[T_OF(p)] != APP); // P1: the last byte
         rd[p] = ENDED;
         cqe[p]++ }
     // entry: error. The owner's NIC may still have the request.
-    :: d_step { (rd[p] == ACTIVE || rd[p] == WROTE) && MOVES(R) && !gone[R] &&
+    :: STEP { (rd[p] == ACTIVE || rd[p] == WROTE) && MOVES(R) && !gone[R] &&
                 (link == BROKEN || conn[R] == CLOSING ||
                  (link == UP && conn[O] >= CLOSING)) && !(lazy && p == 1) ->
         rd[p] = ENDED;
         err[p] = true;
         cqe[p]++ }
     // entry: refused by the owner's NIC
-    :: d_step { rd[p] == ACTIVE && srv[p] == NOTHING && MOVES(R) && !gone[R] &&
+    :: STEP { rd[p] == ACTIVE && srv[p] == NOTHING && MOVES(R) && !gone[R] &&
                 link == UP ->
         rd[p] = ENDED;
         err[p] = true;
         cqe[p]++ }
     // after fi_close without proof: a late write with no entry to tell of it
-    :: d_step { rd[p] == WROTE && MOVES(R) && gone[R] ->
+    :: STEP { rd[p] == WROTE && MOVES(R) && gone[R] ->
         assert(own[T_OF(p)] != APP); // P1: the last byte
         rd[p] = ENDED }
     // one false entry: a duplicate of this one, or without a context
-    :: d_step { rd[p] == ENDED && !gone[R] && !spurious ->
+    :: STEP { rd[p] == ENDED && !gone[R] && !spurious ->
         spurious = true;
         cqe[p]++ }
-    :: d_step { rd[p] == ENDED && !gone[R] && !spurious ->
+    :: STEP { rd[p] == ENDED && !gone[R] && !spurious ->
         spurious = true;
         cqnull = true }
     od
@@ -582,13 +622,13 @@ proctype Fate()
 {
 end:
     do
-    :: d_step { losses && link == UP -> lose_link(BROKEN) }
-    :: d_step { losses && patient && link == UP -> lose_link(SILENT) }
-    :: d_step { stops != 2 && !frozen[stops] && !thawed[stops] -> frozen[stops] = true }
-    :: d_step { stops != 2 && frozen[stops] && !thawed[stops] ->
+    :: STEP { losses && link == UP -> lose_link(BROKEN) }
+    :: STEP { losses && patient && link == UP -> lose_link(SILENT) }
+    :: STEP { stops != 2 && !frozen[stops] && !thawed[stops] -> frozen[stops] = true }
+    :: STEP { stops != 2 && frozen[stops] && !thawed[stops] ->
         frozen[stops] = false;
         thawed[stops] = true }
-    :: d_step { stops != 2 && frozen[stops] && !thawed[stops] ->
+    :: STEP { stops != 2 && frozen[stops] && !thawed[stops] ->
         thawed[stops] = true } // for ever
     od
 }
@@ -598,7 +638,8 @@ end:
 proctype Judge()
 {
 end:
-    d_step { timeout ->
+    timeout;
+    STEP {
         assert(frozen[R] || (FINE(0) && FINE(NT - 1)));                             // P5
         assert(frozen[R] || conn[R] == CLOSED || (conn[R] == OPEN &&
                (gr == NONE || gr == SENT)));                                   // P7
@@ -620,11 +661,17 @@ init
             losses = true;
             stops = 2
         :: // Nobody helps by closing: every end must come by itself.
+            // One misfortune a run, or none.
             patient = true;
+            stops = 2;
             select (class : CLASS_A .. CLASS_V);
-            select (stops : 0 .. 2);
-            if :: losses = true :: losses = false fi;
-            if :: lazy = true :: lazy = false fi
+            if
+            :: true
+            :: losses = true
+            :: stops = R
+            :: stops = O
+            :: lazy = true
+            fi
         fi;
         run Reader();
         run Owner();
@@ -637,6 +684,6 @@ init
 
 // P5 once more, as liveness: no run keeps memory lent for ever.
 ltl ends {
-    ([]<> ((own[0] != LENT && own[NT - 1] != LENT) || frozen[R])) &&
-    ([]<> (src != LENT || frozen[O]))
+    []<> (((own[0] != LENT && own[NT - 1] != LENT) || frozen[R]) &&
+          (src != LENT || frozen[O]))
 }
