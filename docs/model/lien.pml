@@ -13,7 +13,8 @@
 //          application sees. Properties read ghost and nic, never core's word.
 //
 // Each step is one STEP: what the library does under one lock. README.md maps
-// the properties (P1..P10) to the rules of design.md. -DSEED_... plants an error.
+// the properties (P1..P10) to the rules of design.md. -DSEED_... plants an
+// error; -DTWO_TRANSFERS and -DWIDE choose what is searched.
 
 // d_step is fast but hides which of its branches ran; -DSTEP=atomic shows them.
 #ifndef STEP
@@ -661,10 +662,17 @@ init
             losses = true;
             stops = 2
         :: // Nobody helps by closing: every end must come by itself.
-            // One misfortune a run, or none.
             patient = true;
             stops = 2;
+#ifdef WIDE
+            // All classes, all misfortunes together.
             select (class : CLASS_A .. CLASS_V);
+            select (stops : 0 .. 2);
+            if :: losses = true :: losses = false fi;
+            if :: lazy = true :: lazy = false fi
+#else
+            // One misfortune a run, or none.
+            select (class : CLASS_A .. CLASS_B);
             if
             :: true
             :: losses = true
@@ -672,6 +680,7 @@ init
             :: stops = O
             :: lazy = true
             fi
+#endif
         fi;
         run Reader();
         run Owner();
