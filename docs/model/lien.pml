@@ -10,7 +10,7 @@
 //   nic    what the provider really does (rd, srv, cqe, dead), core can't see it;
 //   ghost  who owns each piece of memory (own, src) and how often a callback
 //          ran (ndone, nrel, nrel_src); moved only by events that the
-//          application sees. Properties read ghost and nic, never core's word.
+//          application sees. P1..P5 judge by ghost and nic, not by core's word.
 //
 // Each step is one STEP: what the library does under one lock. README.md maps
 // the properties (P1..P10) to the rules of design.md. -DSEED_... plants an
