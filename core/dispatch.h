@@ -36,7 +36,8 @@ struct lieni_task {
 // the time an inline task runs and at most LIENI_INLINE_MAX_MS after it.
 // `wake` (or NULL) is called without the dispatch's lock, by the poster, when the app-driven or
 // inline queue goes from empty to non-empty, so that whoever sleeps in progress wakes. It may run
-// under the state lock. The threads block all signals but those of faults. Copies *env.
+// under the state lock. The threads block all signals but those of faults. Copies *env; the log must
+// outlive the dispatch.
 // LIEN_ENOMEM. LIEN_ESYS: a thread could not be started, the log says why.
 int lieni_dispatch_open(unsigned threads, const struct lieni_env *env, struct lieni_log *log,
                         void (*wake)(void *self), void *wake_self,
