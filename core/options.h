@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The options of a ctx: one table (LIENI_OPTIONS) makes struct, defaults, parser and manual (docs/man/lien_options.5 is checked against it). A value comes, in rising order,
-// from the default, the environment (LIEN_ and the key in capitals) and the settings of lien_ctx_opts.
+// The options of a ctx: one table (LIENI_OPTIONS) makes struct, defaults, parser and manual
+// (test_options_man checks docs/man/lien_options.5.scd against it). A value comes, in rising order,
+// from the default, the environment (LIEN_ and the key in capitals) and the settings of
+// lien_ctx_opts. Read only once loaded.
 
 #ifndef LIENI_OPTIONS_H
 #define LIENI_OPTIONS_H
 
 #include "core/log.h"
 
-// X(key, type, default, min, max, unit, text). Types: UINT (uint64_t; sizes take K, M, G suffixes), FLAG (bool: 0 1 no yes off on), TEXT (const char *, "" is unset), LEVEL.
+// X(key, type, default, min, max, unit, text). Types: UINT (uint64_t; where the unit is bytes, powers
+// of 1024 as suffixes K, M, G), FLAG (bool: 0 1 no yes off on), TEXT (min to max printable bytes, ""
+// is unset), LEVEL (error warn info debug).
 #define LIENI_OPTIONS(X)                                                                           \
     X(provider, TEXT, "", 0, 63, "name",                                                           \
       "Provider to use; unset: FI_PROVIDER's, else the best that works")                           \
@@ -70,11 +74,27 @@ struct lieni_options {
     uint16_t fabric_port_lo, fabric_port_hi; // from fabric_ports
 };
 
-// Fills all of `options`. LIEN_EOPTION after a log line that names the key, its value, the limit, or for an unknown key the nearest known one. Unknown LIEN_ variables are errors
-// too, except those of shims and tools (prefixes LIEN_GRPC, LIEN_TIRPC, LIEN_PROTOBUF_C, LIEN_TEST, LIEN_BLOB, LIEN_PERF). `environ` NULL: the process's.
+// Environment variables under these prefixes belong to shims and tools, never to an option of core.
+#define LIENI_RESERVED_PREFIXES(X)                                                                 \
+    X("LIEN_GRPC")                                                                                 \
+    X("LIEN_TIRPC")                                                                                \
+    X("LIEN_PROTOBUF_C")                                                                           \
+    X("LIEN_TEST")                                                                                 \
+    X("LIEN_BLOB")                                                                                 \
+    X("LIEN_PERF")
+
+// Fills all of `options`. Of two settings of one key the later holds; both must be well formed, and so
+// must a variable that a setting overrides. LIEN_EOPTION after a log line for each mistake, which names
+// the key or variable, its value and the limit, or for an unknown one the nearest known. Unknown LIEN_
+// variables are mistakes too, unless reserved. Keys are lower case, variables capitals; the words and
+// suffixes of values take either. A `provider` that FI_PROVIDER excludes is a mistake (design.md 5).
+// `settings` and `environ_vars` end in NULL; settings NULL: none; environ_vars NULL: the process's.
+// Reads no other state and keeps no pointer.
 int lieni_options_load(struct lieni_options *options, const char *const *settings,
                        char *const *environ_vars, struct lieni_log *log);
-// FI_PROVIDER's say about `name` (lists "a,b" and "^a,b" as libfabric has them): allowed or not. Unset or empty allows all.
+// FI_PROVIDER's say about `name` (lists "a,b" and "^a,b", in any case of letters, as libfabric has
+// them): allowed or not. NULL or empty allows all, and so it does for providers that are not
+// libfabric's.
 bool lieni_fi_provider_allows(const char *fi_provider, const char *name);
 
 #endif
