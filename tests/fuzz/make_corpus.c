@@ -64,6 +64,10 @@ static void frames(void)
     msg.keys[0] = (struct lieni_key){.addr = 4096, .key = 77, .len = 1};
     msg.keys[1] = (struct lieni_key){.addr = 0, .key = 78, .len = 2};
     write_frame("msg-body", &msg);
+    // Refused: lengths that add up to the total only by wrapping, which a search would hardly find.
+    msg.keys[0] = (struct lieni_key){.len = UINT64_MAX};
+    msg.keys[1] = (struct lieni_key){.len = 4};
+    write_frame("msg-wrapping-sum", &msg);
     struct lieni_frame names = {.kind = LIENI_FRAME_RELEASE,
                                 .n_names = 2,
                                 .names = {{.slot = 1, .gen = 2}, {.slot = 3, .gen = 4}}};
@@ -86,6 +90,11 @@ static void tokens(void)
     lien_token token;
     lieni_token_encode(&data, &token);
     write_seed("token", "held", token.bytes, token.len);
+    data.keys[0] = (struct lieni_key){.len = UINT64_MAX};
+    data.keys[1] = (struct lieni_key){.len = 4};
+    lieni_token_encode(&data, &token);
+    write_seed("token", "wrapping-sum", token.bytes, token.len);
+    data.keys[0] = (struct lieni_key){.addr = 4096, .key = 7, .len = 1};
     data.kind = LIENI_TOKEN_BORROWED;
     data.n_keys = 1;
     data.total = 1;
