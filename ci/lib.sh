@@ -17,6 +17,21 @@ count() {
     echo "$1 $2" >>"$count_file"
 }
 
+# count_lines COMMAND...: runs a script whose last line is "N passed, N failed", and counts those.
+count_lines() {
+    local log rc=0
+    log=$(mktemp)
+    "$@" | tee "$log" || rc=1
+    if [[ "$(tail -n 1 "$log")" =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+        count "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
+    else
+        echo "$1: the last line is not \"N passed, N failed\""
+        rc=1
+    fi
+    rm -f "$log"
+    return "$rc"
+}
+
 build() {
     cmake --preset "$1" >"build/$1.configure.log" 2>&1 || {
         cat "build/$1.configure.log"

@@ -36,6 +36,12 @@ if(LIEN_SANITIZE)
                         -fno-sanitize-recover=all)
 endif()
 
+if(LIEN_FUZZ)
+    # Edges are counted everywhere; the fuzzer's main is linked into the targets alone.
+    target_compile_options(lieni_flags INTERFACE -fsanitize=fuzzer-no-link)
+    target_link_options(lieni_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 if(LIEN_COVERAGE)
     target_compile_options(lieni_flags INTERFACE --coverage)
     target_link_options(lieni_flags INTERFACE --coverage)

@@ -14,6 +14,9 @@
 #define LIENI_OFFER_MAX     4096u // bytes of an encoded message
 #define LIENI_PROVIDERS_MAX 16u
 #define LIENI_SESSION       16u
+#define LIENI_PREAMBLE                                                                             \
+    8u // bytes each side sends first; others are foreign at the first byte that differs
+#define LIENI_TEXT_MAX 1279u // bytes of the text of a refusal: room for two full lists of providers
 
 struct lieni_offer {
     uint16_t version_min, version_max;
@@ -55,20 +58,26 @@ struct lieni_handshake {
     char host[96];                  // client: of the fabric listener, numeric
     uint16_t port;
     int status;
-    char text[512]; // FAILED: what and why, both offers when no provider is common
+    char text[LIENI_TEXT_MAX +
+              1]; // FAILED: what and why, printable ASCII, both offers when no provider is common
     uint8_t in[LIENI_OFFER_MAX + 16];
     size_t in_len;
     uint8_t out[2 * (LIENI_OFFER_MAX + 16)];
     size_t out_len;
 };
 
-// `session_seed`: 16 random bytes, for servers. The offer's nonce is filled by the caller.
+// `session_seed`: 16 random bytes, for servers (clients: NULL). The offer's nonce is filled by the caller. LIEN_EINVAL: `local` is outside the ranges of docs/wire.md; *hs is
+// not started then. LIEN_ESYS: libsodium does not start.
 int lieni_hs_start(struct lieni_handshake *hs, bool server, const struct lieni_offer *local,
                    const uint8_t session_seed[LIENI_SESSION]);
-// Feeds received bytes; `len` 0 means the stream ended. Returns how many were used; stops using them when READY, FOREIGN or FAILED. In state FOREIGN hs->in holds all that was read.
+// Feeds received bytes; `len` 0 means the stream ended. Returns how many were used; stops using them when READY, FOREIGN or FAILED. In state FOREIGN hs->in holds
+// all that was used; bytes beyond (more than hs->in holds, unlikely) are still the caller's. A server in state FAILED has a last word in hs->out, the refusal: send it before the
+// stream is closed. In SERVER_PLACE more bytes break the protocol, and the end of the stream ends the handshake.
 size_t lieni_hs_input(struct lieni_handshake *hs, const uint8_t *bytes, size_t len);
-// Server, in SERVER_PLACE: the fabric listener is there (host NULL or "": the client uses the address it reached us by). Or it can't be: tells the peer, FAILED.
+// Server, in SERVER_PLACE: the fabric listener is there (host NULL or "": the client uses the address it reached us by). LIEN_ESTATE: another state. LIEN_EINVAL: port 0, or a
+// host above 95 characters or with other characters than a-z A-Z 0-9 . : % _ -
 int lieni_hs_place(struct lieni_handshake *hs, const char *host, uint16_t port);
+// Or it can't be: FAILED with a negative `status` and `text` (printable); a server tells the peer. No effect in READY, FOREIGN and FAILED.
 void lieni_hs_refuse(struct lieni_handshake *hs, int status, const char *text);
 // Bytes to be sent, hs->out[0 .. out_len); `used` of them are gone.
 void lieni_hs_sent(struct lieni_handshake *hs, size_t used);

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Encoders and decoders of frames and tokens (docs/wire.md). Pure functions of bytes: no state, no lock, no allocation. A decoder checks all of its input before it writes
+// the first field of its output, so a refused frame leaves the output as it was; and each encoding is the only one of its value, so decoding and encoding give the same bytes.
+
+#include "core/wire.h"
+
+#include <string.h>
+
+#include "core/bytes.h"
+#include "core/mem/mem.h"
+
+_Static_assert(LIENI_TOKEN_HEADER + LIEN_BUFS_MAX * LIENI_KEY_SIZE <= LIEN_TOKEN_MAX,
+               "the largest token fits");
+
+#define NAME_SIZE 8u
+// The length field has 16 bits: one byte less than the largest frame_max.
+#define FRAME_LEN_MAX 65535u
+
+// Offsets in the frame header.
+enum {
+    AT_KIND = 0,
+    AT_FLAGS = 1,
+    AT_LEN = 2,
+    AT_MESSAGE_CREDITS = 4,
+    AT_CONTROL_CREDITS = 6,
+    AT_NUMBER = 8,
+    AT_ZERO = 12
+};
+
+// Offsets in the body header, which follows the frame header of a MSG.
+enum {
+    BODY_SLOT = 0,
+    BODY_GEN = 4,
+    BODY_TOTAL = 8,
+    BODY_KEYS = 16,
+    BODY_ZERO = 17
+};
+
+// Offsets in the token header.
+enum {
+    TOKEN_VERSION = 4,
+    TOKEN_KIND = 5,
+    TOKEN_KEYS = 6,
+    TOKEN_CONN = 8,
+    TOKEN_SLOT = 16,
+    TOKEN_GEN = 20,
+    TOKEN_TOTAL = 24
+};
+
+static const uint8_t token_magic[4] = {'L', 'T', 'K', '1'};
+
+static int malformed(const char **why, const char *text)
+{
+    *why = text;
+    return LIEN_EPROTO;
+}
+
+// -- Keys and names, in frames and tokens alike ------------------------------------------------------------------------------------
+
+// `n` keys at `bytes`: each at least a byte long and within the address space, their lengths adding up to `total`.
+static int check_keys(const uint8_t *bytes, uint32_t n, uint64_t total, const char **why)
+{
+    uint64_t left = total;
+    for (uint32_t i = 0; i < n; i++, bytes += LIENI_KEY_SIZE) {
+        uint64_t addr = lieni_get64(bytes);
+        uint64_t len = lieni_get64(bytes + 16);
+        if (len == 0)
+            return malformed(why, "key length is 0");
+        if (len > UINT64_MAX - addr)
+            return malformed(why, "key address + length is above 2^64 - 1");
+        // Counting down from the total cannot overflow, as adding up could.
+        if (len > left)
+            return malformed(why, "key lengths add up to more than total");
+        left -= len;
+    }
+    if (left != 0)
+        return malformed(why, "key lengths add up to less than total");
+    return 0;
+}
+
+static void load_keys(const uint8_t *bytes, uint32_t n, struct lieni_key *keys)
+{
+    for (uint32_t i = 0; i < n; i++, bytes += LIENI_KEY_SIZE) {
+        keys[i].addr = lieni_get64(bytes);
+        keys[i].key = lieni_get64(bytes + 8);
+        keys[i].len = lieni_get64(bytes + 16);
+    }
+}
+
+static void store_keys(uint8_t *bytes, uint32_t n, const struct lieni_key *keys)
+{
+    for (uint32_t i = 0; i < n; i++, bytes += LIENI_KEY_SIZE) {
+        lieni_put64(bytes, keys[i].addr);
+        lieni_put64(bytes + 8, keys[i].key);
+        lieni_put64(bytes + 16, keys[i].len);
+    }
+}
+
+static int check_name(const uint8_t *bytes, uint32_t grants_max, const char **why)
+{
+    if (lieni_get32(bytes) >= grants_max)
+        return malformed(why, "slot is not below grants_max");
+    if (lieni_get32(bytes + 4) == 0)
+        return malformed(why, "generation is 0");
+    return 0;
+}
+
+static struct lieni_name load_name(const uint8_t *bytes)
+{
+    return (struct lieni_name){.slot = lieni_get32(bytes), .gen = lieni_get32(bytes + 4)};
+}
+
+static void store_name(uint8_t *bytes, struct lieni_name name)
+{
+    lieni_put32(bytes, name.slot);
+    lieni_put32(bytes + 4, name.gen);
+}
+
+// -- Frames: decoding --------------------------------------------------------------------------------------------------------------
+
+static int decode_msg(const uint8_t *bytes, size_t len, const struct lieni_wire_limits *limits,
+                      struct lieni_frame *frame, const char **why)
+{
+    if (len < LIENI_FRAME_HEADER + LIENI_BODY_HEADER)
+        return malformed(why, "MSG length is below 40, its two headers");
+    const uint8_t *body = bytes + LIENI_FRAME_HEADER;
+    const uint8_t *keys = body + LIENI_BODY_HEADER;
+    const size_t rest = len - LIENI_FRAME_HEADER - LIENI_BODY_HEADER;
+    const uint32_t n = body[BODY_KEYS];
+    const uint64_t total = lieni_get64(body + BODY_TOTAL);
+
+    if (!lieni_all_zero(body + BODY_ZERO, LIENI_BODY_HEADER - BODY_ZERO))
+        return malformed(why, "MSG reserved bytes are not 0");
+    if (n == 0 && !lieni_all_zero(body, LIENI_BODY_HEADER))
+        return malformed(why, "MSG without buffers has a slot, generation or total");
+    if (n > LIEN_BUFS_MAX)
+        return malformed(why, "MSG buffers is above 64");
+    if (n * LIENI_KEY_SIZE > rest)
+        return malformed(why, "MSG buffers is above what the frame's length holds");
+    if (total > limits->message_max)
+        return malformed(why, "MSG total is above message_max");
+    int rc = n == 0 ? 0 : check_name(body + BODY_SLOT, limits->grants_max, why);
+    if (rc == 0)
+        rc = check_keys(keys, n, total, why);
+    if (rc != 0)
+        return rc;
+
+    frame->name = load_name(body + BODY_SLOT);
+    frame->total = total;
+    frame->n_keys = n;
+    load_keys(keys, n, frame->keys);
+    frame->head = keys + n * LIENI_KEY_SIZE;
+    frame->head_len = rest - n * LIENI_KEY_SIZE;
+    frame->n_names = 0;
+    return 0;
+}
+
+// What a frame without body says of one.
+static void no_body(struct lieni_frame *frame)
+{
+    frame->name = (struct lieni_name){0, 0};
+    frame->total = 0;
+    frame->n_keys = 0;
+    frame->head = NULL;
+    frame->head_len = 0;
+    frame->n_names = 0;
+}
+
+static int decode_names(const uint8_t *bytes, size_t len, const struct lieni_wire_limits *limits,
+                        struct lieni_frame *frame, const char **why)
+{
+    const size_t rest = len - LIENI_FRAME_HEADER;
+    const uint8_t *names = bytes + LIENI_FRAME_HEADER;
+    if (rest % NAME_SIZE != 0)
+        return malformed(why, "length leaves part of a name");
+    const size_t n = rest / NAME_SIZE;
+    if (n < 1 || n > LIENI_NAMES_MAX)
+        return malformed(why, "number of names is not 1..64");
+    for (size_t i = 0; i < n; i++) {
+        int rc = check_name(names + i * NAME_SIZE, limits->grants_max, why);
+        if (rc != 0)
+            return rc;
+    }
+
+    no_body(frame);
+    frame->n_names = (uint32_t)n;
+    for (size_t i = 0; i < n; i++)
+        frame->names[i] = load_name(names + i * NAME_SIZE);
+    return 0;
+}
+
+static int decode_bare(size_t len, struct lieni_frame *frame, const char **why)
+{
+    if (len != LIENI_FRAME_HEADER)
+        return malformed(why, "bytes after the header of CREDIT, BEAT or BYE");
+    no_body(frame);
+    return 0;
+}
+
+static int check_header(const uint8_t *bytes, size_t len, size_t frame_max, const char **why)
+{
+    if (len < LIENI_FRAME_HEADER)
+        return malformed(why, "frame is shorter than its 16 byte header");
+    if (len > frame_max)
+        return malformed(why, "frame is longer than frame_max");
+    if (bytes[AT_FLAGS] != 0)
+        return malformed(why, "flags are not 0");
+    if (lieni_get16(bytes + AT_LEN) != len)
+        return malformed(why, "length is not the number of bytes received");
+    if (!lieni_all_zero(bytes + AT_ZERO, LIENI_FRAME_HEADER - AT_ZERO))
+        return malformed(why, "header reserved bytes are not 0");
+    return 0;
+}
+
+int lieni_frame_decode(const uint8_t *bytes, size_t len, const struct lieni_wire_limits *limits,
+                       struct lieni_frame *frame, const char **why)
+{
+    int rc = check_header(bytes, len, limits->frame_max, why);
+    if (rc != 0)
+        return rc;
+    const enum lieni_frame_kind kind = (enum lieni_frame_kind)bytes[AT_KIND];
+    rc = malformed(why, "unknown kind");
+    switch (kind) {
+    case LIENI_FRAME_MSG:
+        rc = decode_msg(bytes, len, limits, frame, why);
+        break;
+    case LIENI_FRAME_RELEASE:
+    case LIENI_FRAME_REVOKE:
+        rc = decode_names(bytes, len, limits, frame, why);
+        break;
+    case LIENI_FRAME_CREDIT:
+    case LIENI_FRAME_BEAT:
+    case LIENI_FRAME_BYE:
+        rc = decode_bare(len, frame, why);
+        break;
+    }
+    if (rc != 0)
+        return rc;
+    frame->kind = kind;
+    frame->message_credits = lieni_get16(bytes + AT_MESSAGE_CREDITS);
+    frame->control_credits = lieni_get16(bytes + AT_CONTROL_CREDITS);
+    frame->number = lieni_get32(bytes + AT_NUMBER);
+    return 0;
+}
+
+// -- Frames: encoding --------------------------------------------------------------------------------------------------------------
+
+static void encode_msg(const struct lieni_frame *frame, uint8_t *bytes, _Atomic uint64_t *copied)
+{
+    uint8_t *body = bytes + LIENI_FRAME_HEADER;
+    uint8_t *keys = body + LIENI_BODY_HEADER;
+    memset(body, 0, LIENI_BODY_HEADER);
+    if (frame->n_keys > 0) {
+        store_name(body + BODY_SLOT, frame->name);
+        lieni_put64(body + BODY_TOTAL, frame->total);
+        body[BODY_KEYS] = (uint8_t)frame->n_keys;
+        store_keys(keys, frame->n_keys, frame->keys);
+    }
+    if (frame->head_len > 0)
+        lieni_copy_payload(copied, keys + frame->n_keys * LIENI_KEY_SIZE, frame->head,
+                           frame->head_len);
+}
+
+// Length of the encoded frame, or 0: no such kind, or too many keys or names for any frame.
+static size_t encoded_len(const struct lieni_frame *frame)
+{
+    switch (frame->kind) {
+    case LIENI_FRAME_MSG:
+        if (frame->n_keys > LIEN_BUFS_MAX)
+            return 0;
+        // A head of any size must not wrap the sum.
+        if (frame->head_len > FRAME_LEN_MAX)
+            return FRAME_LEN_MAX + 1;
+        return LIENI_FRAME_HEADER + LIENI_BODY_HEADER + frame->n_keys * LIENI_KEY_SIZE +
+               frame->head_len;
+    case LIENI_FRAME_RELEASE:
+    case LIENI_FRAME_REVOKE:
+        if (frame->n_names < 1 || frame->n_names > LIENI_NAMES_MAX)
+            return 0;
+        return LIENI_FRAME_HEADER + frame->n_names * NAME_SIZE;
+    case LIENI_FRAME_CREDIT:
+    case LIENI_FRAME_BEAT:
+    case LIENI_FRAME_BYE:
+        return LIENI_FRAME_HEADER;
+    }
+    return 0;
+}
+
+int lieni_frame_encode(const struct lieni_frame *frame, uint8_t *bytes, size_t size,
+                       _Atomic uint64_t *copied, size_t *len)
+{
+    const size_t need = encoded_len(frame);
+    if (need == 0)
+        return LIEN_EINVAL;
+    if (need > size || need > FRAME_LEN_MAX)
+        return LIEN_EMSGSIZE;
+    memset(bytes, 0, LIENI_FRAME_HEADER);
+    bytes[AT_KIND] = (uint8_t)frame->kind;
+    lieni_put16(bytes + AT_LEN, (uint16_t)need);
+    lieni_frame_stamp(bytes, frame->message_credits, frame->control_credits, frame->number);
+    switch (frame->kind) {
+    case LIENI_FRAME_MSG:
+        encode_msg(frame, bytes, copied);
+        break;
+    case LIENI_FRAME_RELEASE:
+    case LIENI_FRAME_REVOKE:
+        for (uint32_t i = 0; i < frame->n_names; i++)
+            store_name(bytes + LIENI_FRAME_HEADER + i * NAME_SIZE, frame->names[i]);
+        break;
+    case LIENI_FRAME_CREDIT:
+    case LIENI_FRAME_BEAT:
+    case LIENI_FRAME_BYE:
+        break;
+    }
+    *len = need;
+    return 0;
+}
+
+void lieni_frame_stamp(uint8_t *bytes, uint16_t message_credits, uint16_t control_credits,
+                       uint32_t number)
+{
+    lieni_put16(bytes + AT_MESSAGE_CREDITS, message_credits);
+    lieni_put16(bytes + AT_CONTROL_CREDITS, control_credits);
+    lieni_put32(bytes + AT_NUMBER, number);
+}
+
+// -- Tokens ------------------------------------------------------------------------------------------------------------------------
+
+static bool token_kind_known(uint8_t kind)
+{
+    switch ((enum lieni_token_kind)kind) {
+    case LIENI_TOKEN_HELD:
+    case LIENI_TOKEN_BORROWED:
+        return true;
+    }
+    return false;
+}
+
+int lieni_token_decode(const uint8_t *bytes, size_t len, struct lieni_token_data *token,
+                       const char **why)
+{
+    if (len < LIENI_TOKEN_HEADER)
+        return malformed(why, "token is shorter than its 32 byte header");
+    const uint32_t n = lieni_get16(bytes + TOKEN_KEYS);
+    const uint64_t total = lieni_get64(bytes + TOKEN_TOTAL);
+    if (memcmp(bytes, token_magic, sizeof token_magic) != 0)
+        return malformed(why, "token magic is not LTK1");
+    if (bytes[TOKEN_VERSION] != LIENI_WIRE_VERSION)
+        return malformed(why, "token version is not 1");
+    if (!token_kind_known(bytes[TOKEN_KIND]))
+        return malformed(why, "token kind is unknown");
+    if (n < 1 || n > LIEN_BUFS_MAX)
+        return malformed(why, "token buffers is not 1..64");
+    if (len != LIENI_TOKEN_HEADER + n * LIENI_KEY_SIZE)
+        return malformed(why, "token length is not 32 + 24 for each buffer");
+    if (lieni_get64(bytes + TOKEN_CONN) == 0)
+        return malformed(why, "token connection is 0");
+    if (lieni_get32(bytes + TOKEN_GEN) == 0)
+        return malformed(why, "token generation is 0");
+    int rc = check_keys(bytes + LIENI_TOKEN_HEADER, n, total, why);
+    if (rc != 0)
+        return rc;
+
+    token->kind = (enum lieni_token_kind)bytes[TOKEN_KIND];
+    token->conn = lieni_get64(bytes + TOKEN_CONN);
+    token->name = load_name(bytes + TOKEN_SLOT);
+    token->total = total;
+    token->n_keys = n;
+    load_keys(bytes + LIENI_TOKEN_HEADER, n, token->keys);
+    return 0;
+}
+
+void lieni_token_encode(const struct lieni_token_data *token, lien_token *out)
+{
+    // A caller's mistake makes a token that no decoder takes, not a write past its end.
+    out->len = 0;
+    if (token->n_keys < 1 || token->n_keys > LIEN_BUFS_MAX)
+        return;
+    uint8_t *bytes = out->bytes;
+    memcpy(bytes, token_magic, sizeof token_magic);
+    bytes[TOKEN_VERSION] = LIENI_WIRE_VERSION;
+    bytes[TOKEN_KIND] = (uint8_t)token->kind;
+    lieni_put16(bytes + TOKEN_KEYS, (uint16_t)token->n_keys);
+    lieni_put64(bytes + TOKEN_CONN, token->conn);
+    store_name(bytes + TOKEN_SLOT, token->name);
+    lieni_put64(bytes + TOKEN_TOTAL, token->total);
+    store_keys(bytes + LIENI_TOKEN_HEADER, token->n_keys, token->keys);
+    out->len = (uint32_t)(LIENI_TOKEN_HEADER + token->n_keys * LIENI_KEY_SIZE);
+}

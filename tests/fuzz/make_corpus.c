@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// make_corpus DIR: writes the seed corpora that are committed in tests/fuzz/corpus, one file an input, from the encoders. Run it again when a format changes.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/handshake.h"
+#include "core/wire.h"
+
+static const char *root;
+
+static void write_seed(const char *target, const char *name, const void *bytes, size_t len)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", root, target);
+    (void)mkdir(path, 0777);
+    (void)snprintf(path, sizeof path, "%s/%s/%s", root, target, name);
+    FILE *file = fopen(path, "wb");
+    if (file == NULL || fwrite(bytes, 1, len, file) != len || fclose(file) != 0) {
+        perror(path);
+        exit(1);
+    }
+}
+
+// Behind one byte that the target reads first.
+static void write_prefixed(const char *target, const char *name, uint8_t first, const void *bytes,
+                           size_t len)
+{
+    uint8_t all[8192];
+    all[0] = first;
+    memcpy(all + 1, bytes, len);
+    write_seed(target, name, all, 1 + len);
+}
+
+static void must(int rc)
+{
+    if (rc != 0) {
+        fprintf(stderr, "make_corpus: %s\n", lien_errname(rc));
+        exit(1);
+    }
+}
+
+static void write_frame(const char *name, const struct lieni_frame *frame)
+{
+    uint8_t bytes[4096];
+    _Atomic uint64_t copied = 0;
+    size_t len = 0;
+    must(lieni_frame_encode(frame, bytes, sizeof bytes, &copied, &len));
+    write_prefixed("frame", name, 0, bytes, len);
+}
+
+static void frames(void)
+{
+    static const uint8_t head[] = "head";
+    struct lieni_frame msg = {
+        .kind = LIENI_FRAME_MSG, .number = 1, .head = head, .head_len = sizeof head};
+    write_frame("msg-head", &msg);
+    msg.n_keys = 2;
+    msg.name.gen = 1;
+    msg.total = 3;
+    msg.keys[0] = (struct lieni_key){.addr = 4096, .key = 77, .len = 1};
+    msg.keys[1] = (struct lieni_key){.addr = 0, .key = 78, .len = 2};
+    write_frame("msg-body", &msg);
+    // Refused: lengths that add up to the total only by wrapping, which a search would hardly find.
+    msg.keys[0] = (struct lieni_key){.len = UINT64_MAX};
+    msg.keys[1] = (struct lieni_key){.len = 4};
+    write_frame("msg-wrapping-sum", &msg);
+    struct lieni_frame names = {.kind = LIENI_FRAME_RELEASE,
+                                .n_names = 2,
+                                .names = {{.slot = 1, .gen = 2}, {.slot = 3, .gen = 4}}};
+    write_frame("release", &names);
+    names.kind = LIENI_FRAME_REVOKE;
+    write_frame("revoke", &names);
+    write_frame("credit", &(struct lieni_frame){.kind = LIENI_FRAME_CREDIT, .message_credits = 5});
+    write_frame("beat", &(struct lieni_frame){.kind = LIENI_FRAME_BEAT});
+    write_frame("bye", &(struct lieni_frame){.kind = LIENI_FRAME_BYE});
+}
+
+static void tokens(void)
+{
+    struct lieni_token_data data = {.kind = LIENI_TOKEN_HELD,
+                                    .conn = 99,
+                                    .name = {.slot = 1, .gen = 2},
+                                    .total = 3,
+                                    .n_keys = 2,
+                                    .keys = {{.addr = 4096, .key = 7, .len = 1}, {.len = 2}}};
+    lien_token token;
+    lieni_token_encode(&data, &token);
+    write_seed("token", "held", token.bytes, token.len);
+    data.keys[0] = (struct lieni_key){.len = UINT64_MAX};
+    data.keys[1] = (struct lieni_key){.len = 4};
+    lieni_token_encode(&data, &token);
+    write_seed("token", "wrapping-sum", token.bytes, token.len);
+    data.keys[0] = (struct lieni_key){.addr = 4096, .key = 7, .len = 1};
+    data.kind = LIENI_TOKEN_BORROWED;
+    data.n_keys = 1;
+    data.total = 1;
+    lieni_token_encode(&data, &token);
+    write_seed("token", "borrowed", token.bytes, token.len);
+}
+
+static void offers_and_handshakes(void)
+{
+    static const uint8_t seed[LIENI_SESSION] = {1, 2, 3};
+    static struct lieni_handshake client, server;
+    const struct lieni_offer offer = {.version_min = 1,
+                                      .version_max = 1,
+                                      .n_providers = 2,
+                                      .providers = {"sim", "tcp"},
+                                      .frame_max = 8192,
+                                      .message_credits = 32,
+                                      .control_credits = 32,
+                                      .message_max = 1 << 20,
+                                      .grants_max = 4096,
+                                      .dead_ms = 5000};
+    must(lieni_hs_start(&client, false, &offer, NULL));
+    must(lieni_hs_start(&server, true, &offer, seed));
+    write_seed("offer", "two", client.local_bytes, client.local_len);
+    write_prefixed("handshake", "to-server", 1, client.out, client.out_len);
+    (void)lieni_hs_input(&server, client.out, client.out_len);
+    must(lieni_hs_place(&server, "127.0.0.1", 4711));
+    write_prefixed("handshake", "to-client", 0, server.out, server.out_len);
+    must(lieni_hs_start(&server, true, &offer, seed));
+    lieni_hs_refuse(&server, LIEN_ELIMIT, "option half_open_max");
+    write_prefixed("handshake", "refusal", 2, server.out, server.out_len);
+    write_prefixed("handshake", "http2", 1, "PRI * HTTP/2.0\r\n\r\n", 18);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: make_corpus DIR\n");
+        return 2;
+    }
+    root = argv[1];
+    (void)mkdir(root, 0777);
+    frames();
+    tokens();
+    offers_and_handshakes();
+    return 0;
+}
