@@ -13,7 +13,11 @@
 
 #include "provider/provider.h"
 
-enum lieni_wr_kind { LIENI_WR_RECV, LIENI_WR_SEND, LIENI_WR_READ };
+enum lieni_wr_kind {
+    LIENI_WR_RECV,
+    LIENI_WR_SEND,
+    LIENI_WR_READ
+};
 #define LIENI_WR_KINDS 3
 
 struct lieni_wr {
@@ -26,7 +30,7 @@ struct lieni_wr {
 
 struct lieni_wrs {
     struct lieni_wr *wrs;
-    uint32_t n; // a power of two
+    uint32_t n;    // a power of two
     uint32_t free; // index + 1 of the first free one
     unsigned shift;
     uint64_t count; // posts so far: the high part of the sequence
@@ -36,7 +40,10 @@ struct lieni_wrs {
     bool ended;                      // the endpoint's destruction began: entries prove nothing now
 };
 
-enum lieni_evidence_source { LIENI_BY_ENTRY, LIENI_BY_END };
+enum lieni_evidence_source {
+    LIENI_BY_ENTRY,
+    LIENI_BY_END
+};
 
 // A value. `spent` is set by lieni_evidence_spend(); spending twice is a bug and aborts.
 struct lieni_evidence {

@@ -22,11 +22,21 @@ struct lieni_mem_args {
     pthread_cond_t *cond;            // broadcast when something a _wait function waits for changed
     struct lieni_dispatch *dispatch; // where callbacks run
     const struct lieni_env *env;
-    void *ctx; // the lien_ctx, for the blocking twins
+    void *ctx;             // the lien_ctx, for the blocking twins
+    struct lieni_log *log; // errors that need a text, or NULL
 };
+// `lock` is an ordinary mutex, not a recursive one. LIEN_ENOMEM.
 int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root **root);
-// Frees what can be freed; buffers that the application still holds stay readable until freed; quarantined memory stays mapped for good.
+// Called WITHOUT the lock, once every connection and every domain has ended, before `dispatch` closes (callbacks that were still owed are queued there).
+// Nothing of *args is used afterwards. Frees what can be freed; buffers that the application still holds stay readable until freed, also after the ctx is
+// gone; memory that is lent, lost or still registered stays mapped until the process ends.
 void lieni_mem_root_close(struct lieni_mem_root *root);
+
+// What the ctx provides. The root of a ctx (not NULL).
+struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx);
+// Waits, with the state lock held on entry and exit, until something changed (args->cond was broadcast, or progress was made) or `deadline_ns` of the
+// environment's clock (UINT64_MAX: none): 0 (look again), LIEN_ETIMEDOUT, LIEN_EDEADLK (waiting here could never end).
+int lieni_ctx_wait_locked(void *ctx, uint64_t deadline_ns);
 
 enum lieni_buf_state {
     LIENI_BUF_IDLE, // the holder's: read and write. Ends by a loan
@@ -35,13 +45,18 @@ enum lieni_buf_state {
     LIENI_BUF_LOST, // in quarantine: nobody's. Ends by its domain's proved end, or never
 };
 
-// Sources. borrow: IDLE or BORROWED -> BORROWED, counts; else LIEN_EBUSY / LIEN_EQUARANTINED. unborrow: the count goes down; at 0 IDLE, and a deferred free is done.
+// Lends. Each successful borrow or take is a lend, and each lend is ended exactly once: by unborrow or give (evidence, or a proof), or by lose. A buffer can be
+// borrowed many times at once, by connections of several domains.
+//
+// Sources. borrow: IDLE or BORROWED -> BORROWED; LIEN_EBUSY (under a read), LIEN_EQUARANTINED, LIEN_EINVAL (freed). unborrow ends one; with the last one the buffer is
+// IDLE, and a deferred free is done. A LOST buffer stays LOST when its other borrows end.
 int lieni_buf_borrow(lien_buf *buf);
 void lieni_buf_unborrow(lien_buf *buf);
-// Targets. take: IDLE -> TARGET. give: TARGET -> IDLE (and deferred free).
+// Targets. take: IDLE -> TARGET; LIEN_EBUSY, LIEN_EQUARANTINED, LIEN_EINVAL. give: TARGET -> IDLE (and deferred free).
 int lieni_buf_take(lien_buf *buf);
 void lieni_buf_give(lien_buf *buf);
-// BORROWED or TARGET -> LOST, all borrows of `domain` included: kept out of use until lieni_mem_domain_ended(domain, proven) says otherwise.
+// Ends one lend without evidence: BORROWED, TARGET or LOST -> LOST. The memory may still be touched through `domain`: kept out of use until each domain it was lost to
+// has ended with proof, then BORROWED if other borrows still run, else IDLE (and deferred free). Never fails.
 void lieni_buf_lose(lien_buf *buf, struct lieni_domain *domain);
 
 // Whether a pool is of this root, and what it may hold at most.
@@ -50,6 +65,9 @@ uint64_t lieni_pool_limit(const lien_pool *pool);
 
 enum lieni_buf_state lieni_buf_state(const lien_buf *buf);
 bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root);
+
+// Whether the handle is one that was not freed (also not freed while lent). For checks of handles from outside.
+bool lieni_buf_alive(const lien_buf *buf);
 
 // The bytes behind a buffer, for wire and provider use only: never refused, whatever the state.
 void *lieni_buf_addr(const lien_buf *buf);
@@ -62,24 +80,33 @@ struct lieni_region {
 };
 int lieni_buf_region(lien_buf *buf, const struct lieni_provider *prov, struct lieni_domain *domain,
                      struct lieni_region *region);
-// A region of the buffer's own (LIEN_REVOCABLE); closed by the caller with prov->mr_close.
+// A region of the buffer's own (LIEN_REVOCABLE), that peers may READ; closed by the caller with prov->mr_close before it ends its borrow. If that fails, the borrow ends by
+// lieni_buf_lose(). Before the domain's end, in any case.
 int lieni_buf_own_region(lien_buf *buf, const struct lieni_provider *prov,
                          struct lieni_domain *domain, struct lieni_region *region);
 
-// Before domain_close: closes the domain's regions. Returns how many failed to close.
+// Before domain_close, when no endpoint of the domain is left: closes its regions. Returns how many failed to close; may be called again to try once more.
 unsigned lieni_mem_domain_leaving(struct lieni_mem_root *root, struct lieni_domain *domain);
-// After it: buffers lost to `domain` go home if proven, else stay lost for good.
+// After it, or when the domain is given up (not proven): buffers lost to `domain` go home if proven, else stay lost for good. Regions that would not close are gone with a
+// proven end, else their memory is never unmapped.
 void lieni_mem_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain, bool proven);
 
-// Receiving side: like lien_pool_alloc(_start), but may use the reserve; callback under the state lock, not dispatched. `wait` is embedded in the caller.
+// Receiving side: like lien_pool_alloc(_start), but may use the reserve. `wait` is embedded in the caller, zeroed. `ready` runs exactly once, under the state lock, perhaps inside
+// wait_start: status 0 and a buffer, or LIEN_EMSGSIZE, LIEN_ENOMEM, LIEN_ECANCELED (the pool closed), LIEN_ESTATE (was closed). It may call any of these functions.
+//
+// Order: waiters for plain memory and waiters that may use the reserve are each first come, first served, and nobody overtakes a waiter of his kind by asking without waiting. What the
+// reserve can satisfy never waits for plain waiters; beyond it the older waiter goes first.
 struct lieni_pool_wait {
     size_t len;
     void (*ready)(struct lieni_pool_wait *wait, lien_buf *buf, int status);
     struct lieni_pool_wait *prev, *next; // the pool's
     lien_pool *pool;                     // set while waiting
+    uint64_t ticket;                     // the pool's
+    bool reserved;                       // the pool's
 };
 int lieni_pool_alloc_reserved(lien_pool *pool, size_t len, lien_buf **buf);
 void lieni_pool_wait_start(lien_pool *pool, struct lieni_pool_wait *wait);
+// `ready` will not run. No effect if it ran.
 void lieni_pool_wait_stop(struct lieni_pool_wait *wait);
 // Pool internals without the lock taken (it is held): for the ctx's own pool and connection slabs.
 int lieni_pool_open_locked(struct lieni_mem_root *root, const lien_pool_opts *opts,
@@ -88,7 +115,7 @@ int lieni_pool_alloc_locked(lien_pool *pool, size_t len, lien_buf **buf);
 void lieni_pool_close_locked(lien_pool *pool);
 void lieni_buf_free_locked(lien_buf *buf);
 
-// Levels for the metrics.
+// Levels for the metrics. Out: bytes in buffers handed out. Lost: bytes of buffers in LOST, and of memory kept because its regions would not close.
 uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root);
 uint64_t lieni_mem_bytes_lost(const struct lieni_mem_root *root);
 

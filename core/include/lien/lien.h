@@ -166,23 +166,26 @@ LIEN_API int lien_ctx_metrics(lien_ctx *ctx, char **text);
 typedef struct lien_pool_opts {
     size_t size;
     unsigned flags;
-    size_t limit; // bytes the pool may hold; default 4 GiB of address space, touched only as used
     size_t
-        reserve; // bytes of `limit` kept for receiving (bodies of messages), so that senders cannot starve receivers; default limit / 8
+        limit; // bytes of all buffers together, each counted in whole pages of 4096; default 4 GiB, touched only as used. Holes between
+               // buffers can make the pool map more address space, at most twice the limit
+    size_t
+        reserve; // bytes of `limit` kept for receiving (bodies of messages), so that senders cannot starve receivers; default SIZE_MAX: limit / 8
     size_t populate; // bytes mapped and touched at once; default 0
     int numa_node;   // node to allocate on, or -1 for any; default -1
 } lien_pool_opts;
 
 LIEN_API void lien_pool_opts_init(lien_pool_opts *opts);
 
-// Opens a pool. LIEN_EINVAL: reserve or populate above limit. LIEN_ENOMEM.
+// Opens a pool. LIEN_EINVAL: reserve or populate above limit, an unknown flag, a NUMA node that cannot be used (the log names it). LIEN_ENOMEM.
 LIEN_API int lien_pool_open(lien_ctx *ctx, const lien_pool_opts *opts, lien_pool **pool);
 
 // Closes the pool and stores NULL. Its memory goes back to the system when the last buffer is home; buffers stay valid until then. Never blocks.
 LIEN_API int lien_pool_close(lien_pool **pool);
 
-// A buffer of `len` bytes (1 .. pool limit), aligned to 4096. Its contents are unspecified. LIEN_ELIMIT: the pool's limit leaves no room
-// now. LIEN_EMSGSIZE: `len` is above the pool's limit. LIEN_ENOMEM. O(1) up to 64 MiB. Never blocks.
+// A buffer of `len` bytes (1 .. limit - reserve), aligned to 4096. Its contents are unspecified. LIEN_ELIMIT: the pool's limit leaves no room
+// now, or others wait for it. LIEN_EMSGSIZE: `len` is above limit - reserve. LIEN_ESTATE: the pool is closed. LIEN_ENOMEM. O(1) up to 64 MiB.
+// Never blocks.
 LIEN_API int lien_pool_alloc(lien_pool *pool, size_t len, lien_buf **buf);
 
 // The same, waiting for room: `on_done(arg, 0, buf)` passes ownership of a buffer, or a nonzero status and NULL. First come, first served, large
@@ -190,7 +193,7 @@ LIEN_API int lien_pool_alloc(lien_pool *pool, size_t len, lien_buf **buf);
 typedef void lien_alloc_fn(void *arg, int status, lien_buf *buf);
 LIEN_API int lien_pool_alloc_start(lien_pool *pool, size_t len, lien_alloc_fn *on_done, void *arg,
                                    lien_alloc **alloc);
-// on_done runs with LIEN_ECANCELED, unless it is already under way.
+// on_done runs with LIEN_ECANCELED, unless its result is already under way (LIEN_ESTATE). lien_pool_close() cancels all that wait.
 LIEN_API int lien_pool_alloc_cancel(lien_alloc *alloc);
 // Blocking twin. LIEN_ETIMEDOUT.
 LIEN_API int lien_pool_alloc_wait(lien_pool *pool, size_t len, uint32_t timeout_ms, lien_buf **buf);
@@ -224,11 +227,12 @@ LIEN_API void lien_mem_opts_init(lien_mem_opts *opts);
 // domain; its failure shows as LIEN_EREGISTER where the memory is first used.
 LIEN_API int lien_mem_register(lien_ctx *ctx, void *addr, size_t len, const lien_mem_opts *opts,
                                lien_mem **mem);
-// A buffer over a part of it. LIEN_ERANGE. Buffers of one lien_mem may overlap; it is up to the application what that means.
+// A buffer over a part of it. LIEN_ERANGE. LIEN_ESTATE: being unregistered. Buffers of one lien_mem may overlap; it is up to the application what that means.
 LIEN_API int lien_mem_buf(lien_mem *mem, size_t offset, size_t len, lien_buf **buf);
-// Stores NULL. on_released runs once no buffer of it is held or lent any more. Never blocks.
+// Stores NULL. on_released runs once no buffer of it is held or lent any more. LIEN_ESTATE: already under way. Never blocks.
 LIEN_API int lien_mem_unregister(lien_mem **mem);
 // Blocking twin: 0 (released, or nothing lent), LIEN_ETIMEDOUT (still lent; *mem stays set, call again), LIEN_EQUARANTINED (not yours).
+// on_released does not run. From the first call on the memory takes no new buffers; lien_mem_unregister() can take over after a timeout.
 LIEN_API int lien_mem_unregister_wait(lien_mem **mem, uint32_t timeout_ms);
 
 // -- Space: the target of a read ---------------------------------------------------------------------------------------------------
