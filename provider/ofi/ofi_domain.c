@@ -3,13 +3,14 @@
 // The opened provider, its domains and regions. Domains are listed under prov->lock; counts of what lives in a domain decide whether it can close.
 
 #include <errno.h>
-#include <inttypes.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -226,8 +227,28 @@ void lieni_ofi_close(struct lieni_prov *prov)
 
 // -- Domains -----------------------------------------------------------------------------------------------------------------------
 
+// Whether `host` is a numeric address of this machine: tcp takes any, and would fail at its first endpoint.
+static bool is_local(const char *host)
+{
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_DGRAM};
+    struct addrinfo *list = NULL;
+    if (getaddrinfo(host, NULL, &hints, &list) != 0)
+        return false;
+    int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool local = fd >= 0 && bind(fd, list->ai_addr, list->ai_addrlen) == 0;
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(list);
+    return local;
+}
+
 int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lieni_domain **out)
 {
+    if (host && !is_local(host)) {
+        lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_ENODEV,
+                      "'%s' is no numeric address of this machine", host);
+        return LIEN_ENODEV;
+    }
     struct lieni_domain *domain = calloc(1, sizeof *domain);
     if (!domain)
         return LIEN_ENOMEM;
