@@ -23,14 +23,55 @@ static struct sockaddr_in loopback(uint16_t port)
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-// A raw peer that sends the first bytes of a request and no more.
-static int half_request(uint16_t port)
+// A raw listener on loopback.
+static int raw_listener(uint16_t *port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = loopback(0);
+    socklen_t len = sizeof at;
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 4) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&at, &len) == 0);
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
+// What libfabric sends as a request: a header of its own, then the private data.
+static char request[512];
+static size_t request_len;
+
+static void learn_request(void)
+{
+    uint16_t port;
+    int listener = raw_listener(&port);
+    side_open(&b);
+    struct lieni_ep_args args = end_args(&client, port, 2, 1);
+    end_connect(&b, &client, &args);
+    int fd = accept(listener, NULL, NULL);
+    CHECK(fd >= 0);
+    ssize_t n = recv(fd, request, sizeof request, 0);
+    CHECK(n > LIENI_CM_DATA);
+    request_len = (size_t)n;
+    CHECK(request[n - 1] == 2 && request[n - LIENI_CM_DATA] == 2);
+    end_close(&client, NULL);
+    side_close(&b);
+    close(fd);
+    close(listener);
+}
+
+// A raw peer that sends the first `len` bytes of a request and no more.
+static int part_of_request(uint16_t port, size_t len)
 {
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in to = loopback(port);
     CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-    CHECK(send(fd, "\1\0\0", 3, MSG_NOSIGNAL) == 3);
+    CHECK(send(fd, request, len, MSG_NOSIGNAL) == (ssize_t)len);
     return fd;
+}
+
+// The header alone: 1.17 then blocks in fi_eq_read.
+static int half_request(uint16_t port)
+{
+    return part_of_request(port, request_len - LIENI_CM_DATA);
 }
 
 static bool entered(void *arg)
@@ -89,6 +130,41 @@ static void half_sent(void)
     side_close(&b);
 }
 
+static bool told(void *arg)
+{
+    const struct end *end = arg;
+    return end->up || end->failed;
+}
+
+// Garbage, a cut request and a peer that hangs up do not end the wait for the right one.
+static void garbage(void)
+{
+    side_open(&a);
+    side_open(&b);
+    uint16_t port;
+    struct lieni_ep_args args = end_args(&server, 0, 1, 2);
+    end_listen(&a, &server, &args, &port);
+    close(part_of_request(port, 3));
+    close(half_request(port));
+    close(part_of_request(port, request_len - 1));
+    int fd = part_of_request(port, 0);
+    CHECK(send(fd, "GET / HTTP/1.1\r\nHost: nobody at all, to be long\r\n\r\n", 50, MSG_NOSIGNAL) ==
+          50);
+    pump(&a, &b, NULL, NULL, 200);
+    IS(server.up + server.failed, 0);
+    args = end_args(&client, port, 2, 1);
+    end_connect(&b, &client, &args);
+    CHECK(pump(&b, &a, told, &client, 5000));
+    CHECK(pump(&a, &b, told, &server, 5000));
+    IS(client.up, 1);
+    IS(server.up, 1);
+    end_close(&client, NULL);
+    end_close(&server, NULL);
+    side_close(&a);
+    side_close(&b);
+    close(fd);
+}
+
 // A waiting listener that nobody called ends at once, without a peer's help.
 static void nobody(void)
 {
@@ -133,13 +209,10 @@ static void left_behind(void)
 // A server that accepts the socket and never answers: connecting waits without end, and is ended at once by its owner.
 static void silent_server(void)
 {
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in at = loopback(0);
-    socklen_t len = sizeof at;
-    CHECK(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
-    CHECK(getsockname(listener, (struct sockaddr *)&at, &len) == 0);
+    uint16_t port;
+    int listener = raw_listener(&port);
     side_open(&b);
-    struct lieni_ep_args args = end_args(&client, ntohs(at.sin_port), 2, 1);
+    struct lieni_ep_args args = end_args(&client, port, 2, 1);
     end_connect(&b, &client, &args);
     double cpu = bench_cpu();
     pump(&b, NULL, NULL, NULL, 1000);
@@ -154,7 +227,9 @@ static void silent_server(void)
 
 int main(void)
 {
+    learn_request();
     nobody();
+    garbage();
     half_sent();
     silent_server();
     left_behind();
