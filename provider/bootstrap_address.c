@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Addresses as text. Owns nothing; any thread.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "provider/bootstrap.h"
+
+static const char *parse_port(const char *text, char port[6])
+{
+    size_t len = strlen(text);
+    if (len == 0)
+        return "the port is missing";
+    if (strspn(text, "0123456789") != len)
+        return "the port is not a number";
+    if (len > 5 || strtoul(text, NULL, 10) > UINT16_MAX)
+        return "the port is above 65535";
+    memcpy(port, text, len + 1);
+    return NULL;
+}
+
+const char *lieni_address_parse(const char *text, struct lieni_address *address)
+{
+    const char *host = text;
+    const char *end;
+    const char *port;
+    if (text[0] == '[') {
+        host = text + 1;
+        end = strchr(host, ']');
+        if (!end)
+            return "']' is missing";
+        if (end[1] != ':')
+            return "':port' is missing";
+        port = end + 2;
+    } else {
+        end = strrchr(text, ':');
+        if (!end)
+            return "':port' is missing";
+        if (strchr(text, ':') != end)
+            return "an IPv6 address needs brackets: [address]:port";
+        port = end + 1;
+    }
+    size_t len = (size_t)(end - host);
+    if (len == 0)
+        return "the host is missing";
+    if (len >= sizeof address->host)
+        return "the host is longer than 255 bytes";
+    memcpy(address->host, host, len);
+    address->host[len] = '\0';
+    return parse_port(port, address->port);
+}
+
+// IPv4 inside IPv6 is what a dual-stack socket shows of an IPv4 peer.
+static struct sockaddr_storage unmapped(const struct sockaddr_storage *addr)
+{
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)addr;
+    if (addr->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr))
+        return *addr;
+    struct sockaddr_storage plain = {0};
+    struct sockaddr_in *four = (struct sockaddr_in *)&plain;
+    four->sin_family = AF_INET;
+    four->sin_port = six->sin6_port;
+    memcpy(&four->sin_addr, &six->sin6_addr.s6_addr[12], 4);
+    return plain;
+}
+
+static int numeric(const struct sockaddr_storage *addr, char host[LIENI_HOST_MAX], char port[8])
+{
+    socklen_t len = addr->ss_family == AF_INET6 ? (socklen_t)sizeof(struct sockaddr_in6)
+                                                : (socklen_t)sizeof(struct sockaddr_in);
+    int rc = getnameinfo((const struct sockaddr *)addr, len, host, LIENI_HOST_MAX, port, 8,
+                         NI_NUMERICHOST | NI_NUMERICSERV);
+    return rc == 0 ? 0 : LIEN_ESYS;
+}
+
+int lieni_address_host(const struct sockaddr_storage *addr, char *text, size_t size)
+{
+    struct sockaddr_storage plain = unmapped(addr);
+    char host[LIENI_HOST_MAX];
+    char port[8];
+    int code = numeric(&plain, host, port);
+    if (code != 0)
+        return code;
+    if (strlen(host) >= size)
+        return LIEN_ERANGE;
+    strcpy(text, host);
+    return 0;
+}
+
+int lieni_address_name(const struct sockaddr_storage *addr, char *text, size_t size)
+{
+    struct sockaddr_storage plain = unmapped(addr);
+    char host[LIENI_HOST_MAX];
+    char port[8];
+    char name[LIENI_HOST_MAX + 16];
+    int code = numeric(&plain, host, port);
+    if (code != 0)
+        return code;
+    int len = snprintf(name, sizeof name, plain.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host,
+                       port);
+    if (len < 0 || (size_t)len >= size)
+        return LIEN_ERANGE;
+    strcpy(text, name);
+    return 0;
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Connection management of one half-open endpoint, in a short-lived thread of its own: libfabric may block in it for as long as a peer likes (a half-sent request or response
+// blocks fi_eq_read) [R18]. The thread owns the endpoint's libfabric objects until it sets `over` under prov->lock, together with its result; it then touches nothing any more.
+// It ends at once when canceled, unless libfabric holds it. It posts receives only while it is not canceled, and before it accepts or connects.
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "provider/ofi/ofi.h"
+
+// Bytes of private data that any provider may hand us.
+#define DATA_MAX 256
+// fi_trywait may say "read again" a few times in a row; past this many, pause.
+#define TRYWAIT_MAX 16
+
+// An event as libfabric writes it: struct fi_eq_cm_entry, whose private data runs on. Read by copying.
+struct cm_event {
+    _Alignas(struct fi_eq_cm_entry) uint8_t bytes[sizeof(struct fi_eq_cm_entry) + DATA_MAX];
+};
+
+static const uint8_t *event_data(const struct cm_event *event)
+{
+    return event->bytes + offsetof(struct fi_eq_cm_entry, data);
+}
+
+static struct fi_info *event_info(const struct cm_event *event)
+{
+    struct fi_info *info;
+    memcpy(&info, event->bytes + offsetof(struct fi_eq_cm_entry, info), sizeof info);
+    return info;
+}
+
+static bool canceled(struct lieni_ep *ep)
+{
+    return atomic_load_explicit(&ep->cm.cancel, memory_order_acquire);
+}
+
+// Whether both are the same, in time that does not depend on where they differ.
+static bool same(const uint8_t *a, const uint8_t *b, size_t len)
+{
+    volatile uint8_t difference = 0;
+    for (size_t i = 0; i < len; i++)
+        difference = (uint8_t)(difference | (a[i] ^ b[i]));
+    return difference == 0;
+}
+
+static int failed(struct lieni_ep *ep, const char *what, ssize_t rc)
+{
+    ep->cm.provider_error = (int)(rc < 0 ? -rc : rc);
+    int code = lieni_ofi_code(ep->cm.provider_error);
+    lieni_ofi_say(ep->prov, LIEN_LOG_WARN, code, "%s: %s: %s (%d)", ep->cm.peer, what,
+                  fi_strerror(ep->cm.provider_error), ep->cm.provider_error);
+    return code == LIEN_EAGAIN || code == LIEN_EBUSY ? LIEN_EIO : code;
+}
+
+// -- Waiting for an event ----------------------------------------------------------------------------------------------------------
+
+static void sleep_on(struct lieni_ep *ep, int fd, bool ready, unsigned tries)
+{
+    struct pollfd fds[2] = {{.fd = ep->cm.wakefd, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
+    if (ready)
+        poll(fds, 2, -1);
+    else if (tries > TRYWAIT_MAX)
+        poll(fds, 1, 1);
+}
+
+// The next event of `eq`: its bytes of private data, LIEN_ECANCELED, or a negative libfabric error in *error with LIEN_EIO.
+static int64_t next_event(struct lieni_ep *ep, struct fid_eq *eq, uint32_t *kind,
+                          struct cm_event *event, int *error)
+{
+    const ssize_t head = offsetof(struct fi_eq_cm_entry, data);
+    int fd = -1;
+    int rc = fi_control(&eq->fid, FI_GETWAIT, &fd);
+    if (rc != 0) {
+        *error = rc;
+        return LIEN_EIO;
+    }
+    lieni_ofi_cloexec(fd);
+    struct fid *fids[1] = {&eq->fid};
+    for (unsigned tries = 0;;) {
+        if (canceled(ep))
+            return LIEN_ECANCELED;
+        ssize_t got = fi_eq_read(eq, kind, event, sizeof *event, 0);
+        if (got >= 0)
+            return got > head ? got - head : 0;
+        if (got == -FI_EAVAIL) {
+            struct fi_eq_err_entry entry = {0};
+            got = fi_eq_readerr(eq, &entry, 0);
+            if (got == -FI_EAGAIN)
+                continue;
+            *error = got < 0 ? (int)got : -entry.err;
+            return LIEN_EIO;
+        }
+        if (got != -FI_EAGAIN && got != -FI_EINTR) {
+            *error = (int)got;
+            return LIEN_EIO;
+        }
+        bool ready = fi_trywait(ep->domain->fabric, fids, 1) == 0;
+        tries = ready ? 0 : tries + 1;
+        sleep_on(ep, fd, ready, tries);
+    }
+}
+
+// -- Making the endpoint -----------------------------------------------------------------------------------------------------------
+
+static int create(struct lieni_ep *ep, struct fi_info *info)
+{
+    struct lieni_domain *domain = ep->domain;
+    struct fi_eq_attr eq_attr = {.size = 16, .wait_obj = FI_WAIT_FD};
+    struct fi_cq_attr cq_attr = {.size = ep->posts_max < 16 ? 16 : ep->posts_max,
+                                 .format = FI_CQ_FORMAT_MSG,
+                                 .wait_obj = FI_WAIT_FD};
+    int rc = fi_eq_open(domain->fabric, &eq_attr, &ep->eq, NULL);
+    if (rc != 0)
+        return failed(ep, "fi_eq_open", rc);
+    rc = fi_cq_open(domain->domain, &cq_attr, &ep->cq, NULL);
+    if (rc != 0)
+        return failed(ep, "fi_cq_open", rc);
+    rc = fi_endpoint(domain->domain, info, &ep->ep, NULL);
+    if (rc != 0)
+        return failed(ep, "fi_endpoint", rc);
+    rc = fi_ep_bind(ep->ep, &ep->eq->fid, 0);
+    if (rc == 0)
+        rc = fi_ep_bind(ep->ep, &ep->cq->fid, FI_TRANSMIT | FI_RECV);
+    if (rc == 0)
+        rc = fi_enable(ep->ep);
+    return rc == 0 ? 0 : failed(ep, "binding the endpoint", rc);
+}
+
+static int post_receives(struct lieni_ep *ep)
+{
+    if (canceled(ep))
+        return LIEN_ECANCELED;
+    for (size_t i = 0; i < ep->cm.n_recvs; i++) {
+        const struct lieni_recv *recv = &ep->cm.recvs[i];
+        // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        void *context = (void *)(uintptr_t)recv->context;
+        ssize_t rc = fi_recv(ep->ep, recv->buf, recv->len, lieni_ofi_desc(recv->mr), 0, context);
+        if (rc != 0)
+            return failed(ep, "fi_recv", rc);
+        atomic_fetch_add_explicit(&ep->outstanding, 1, memory_order_relaxed);
+    }
+    return 0;
+}
+
+// Waits for FI_CONNECTED. The accepting side has compared the peer's data already.
+static int await_connected(struct lieni_ep *ep)
+{
+    struct cm_event event;
+    uint32_t kind = 0;
+    int error = 0;
+    int64_t len = next_event(ep, ep->eq, &kind, &event, &error);
+    if (len == LIEN_ECANCELED)
+        return LIEN_ECANCELED;
+    if (len < 0)
+        return failed(ep, "connecting", error);
+    if (kind == FI_SHUTDOWN)
+        return failed(ep, "connecting", FI_ECONNRESET);
+    if (kind != FI_CONNECTED) {
+        lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EIO, "%s: unexpected event %u", ep->cm.peer,
+                      kind);
+        return LIEN_EIO;
+    }
+    if (!ep->cm.server &&
+        (len < LIENI_CM_DATA || !same(event_data(&event), ep->cm.expect_data, LIENI_CM_DATA))) {
+        lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
+                      "%s: the peer that accepted is not the one of the bootstrap", ep->cm.peer);
+        return LIEN_EPROTO;
+    }
+    return 0;
+}
+
+// -- The two sides -----------------------------------------------------------------------------------------------------------------
+
+static int dial(struct lieni_ep *ep)
+{
+    int code = create(ep, ep->cm.info);
+    if (code == 0)
+        code = post_receives(ep);
+    if (code != 0)
+        return code;
+    int rc = fi_connect(ep->ep, ep->cm.info->dest_addr, ep->cm.send_data, LIENI_CM_DATA);
+    if (rc != 0)
+        return failed(ep, "fi_connect", rc);
+    return await_connected(ep);
+}
+
+// Waits for the request of the right peer; rejects others.
+static int await_request(struct lieni_ep *ep, struct fi_info **request)
+{
+    for (;;) {
+        struct cm_event event;
+        uint32_t kind = 0;
+        int error = 0;
+        int64_t len = next_event(ep, ep->cm.pep_eq, &kind, &event, &error);
+        if (len == LIEN_ECANCELED)
+            return LIEN_ECANCELED;
+        if (len < 0)
+            return failed(ep, "waiting for a connection", error);
+        if (kind != FI_CONNREQ)
+            continue;
+        if (len >= LIENI_CM_DATA && same(event_data(&event), ep->cm.expect_data, LIENI_CM_DATA)) {
+            *request = event_info(&event);
+            return 0;
+        }
+        lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
+                      "%s: rejected a connection that is not the one of the bootstrap",
+                      ep->cm.peer);
+        struct fi_info *stranger = event_info(&event);
+        fi_reject(ep->cm.pep, stranger->handle, NULL, 0);
+        fi_freeinfo(stranger);
+    }
+}
+
+static int serve(struct lieni_ep *ep)
+{
+    struct fi_info *request = NULL;
+    int code = await_request(ep, &request);
+    if (code != 0)
+        return code;
+    code = create(ep, request);
+    if (!ep->ep) // the request was not consumed
+        fi_reject(ep->cm.pep, request->handle, NULL, 0);
+    fi_freeinfo(request);
+    if (code == 0)
+        code = post_receives(ep);
+    if (code != 0)
+        return code;
+    int rc = fi_accept(ep->ep, ep->cm.send_data, LIENI_CM_DATA);
+    if (rc != 0)
+        return failed(ep, "fi_accept", rc);
+    code = await_connected(ep);
+    if (code != 0)
+        return code;
+    fi_close(&ep->cm.pep->fid); // the port is used
+    fi_close(&ep->cm.pep_eq->fid);
+    ep->cm.pep = NULL;
+    ep->cm.pep_eq = NULL;
+    return 0;
+}
+
+// The wait descriptors, for poll.
+static int descriptors(struct lieni_ep *ep)
+{
+    int rc = fi_control(&ep->cq->fid, FI_GETWAIT, &ep->cq_fd);
+    if (rc == 0)
+        rc = fi_control(&ep->eq->fid, FI_GETWAIT, &ep->eq_fd);
+    if (rc != 0) {
+        ep->cq_fd = ep->eq_fd = -1;
+        return failed(ep, "FI_GETWAIT", rc);
+    }
+    lieni_ofi_cloexec(ep->cq_fd);
+    lieni_ofi_cloexec(ep->eq_fd);
+    return 0;
+}
+
+// -- The thread --------------------------------------------------------------------------------------------------------------------
+
+static void *run(void *arg)
+{
+    struct lieni_ep *ep = arg;
+    struct lieni_prov *prov = ep->prov;
+    int code = ep->cm.server ? serve(ep) : dial(ep);
+    if (code == 0)
+        code = descriptors(ep);
+    ep->cm.status = code;
+    pthread_mutex_lock(&prov->lock);
+    ep->cm.over = true;
+    ep->cm.handed = true;
+    TAILQ_INSERT_TAIL(&prov->handed, ep, cm.link);
+    // Still under the lock: whoever joins this thread may then free prov.
+    lieni_ofi_wake(prov);
+    pthread_mutex_unlock(&prov->lock);
+    return NULL;
+}
+
+int lieni_ofi_cm_start(struct lieni_ep *ep)
+{
+    // The host's signals are its own: none is handled on our threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&ep->cm.thread, NULL, run, ep);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc == 0)
+        return 0;
+    lieni_ofi_fail(ep->prov, LIEN_LOG_ERROR, "starting the thread that connects", rc);
+    return LIEN_ESYS;
+}
+
+void lieni_ofi_cm_cancel(struct lieni_ep *ep)
+{
+    atomic_store_explicit(&ep->cm.cancel, true, memory_order_release);
+    uint64_t one = 1;
+    if (write(ep->cm.wakefd, &one, sizeof one) < 0 && errno != EAGAIN)
+        lieni_ofi_fail(ep->prov, LIEN_LOG_ERROR, "waking the thread that connects", errno);
+}
+
+bool lieni_ofi_cm_over(struct lieni_ep *ep)
+{
+    struct lieni_prov *prov = ep->prov;
+    pthread_mutex_lock(&prov->lock);
+    bool over = ep->cm.over;
+    if (over && ep->cm.handed) {
+        TAILQ_REMOVE(&prov->handed, ep, cm.link);
+        ep->cm.handed = false;
+    }
+    pthread_mutex_unlock(&prov->lock);
+    if (!over || ep->cm.joined)
+        return over;
+    pthread_join(ep->cm.thread, NULL); // it has only to return
+    ep->cm.joined = true;
+    close(ep->cm.wakefd);
+    ep->cm.wakefd = -1;
+    free(ep->cm.recvs);
+    ep->cm.recvs = NULL;
+    fi_freeinfo(ep->cm.info);
+    ep->cm.info = NULL;
+    return true;
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A peer that sends half a connection request, or half an answer: other endpoints go on, ep_destroy says busy instead of blocking, and close leaves it behind [R18].
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/ofi/bench.h"
+
+static const struct lieni_provider *const tcp = &lieni_provider_tcp;
+static struct side a;
+static struct side b;
+static struct end half;
+static struct end server;
+static struct end client;
+
+static struct sockaddr_in loopback(uint16_t port)
+{
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+// A raw listener on loopback.
+static int raw_listener(uint16_t *port)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = loopback(0);
+    socklen_t len = sizeof at;
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 4) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&at, &len) == 0);
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
+// What libfabric sends as a request: a header of its own, then the private data.
+static char request[512];
+static size_t request_len;
+
+static void learn_request(void)
+{
+    uint16_t port;
+    int listener = raw_listener(&port);
+    side_open(&b);
+    struct lieni_ep_args args = end_args(&client, port, 2, 1);
+    end_connect(&b, &client, &args);
+    int fd = accept(listener, NULL, NULL);
+    CHECK(fd >= 0);
+    ssize_t n = recv(fd, request, sizeof request, 0);
+    CHECK(n > LIENI_CM_DATA);
+    request_len = (size_t)n;
+    CHECK(request[n - 1] == 2 && request[n - LIENI_CM_DATA] == 2);
+    end_close(&client, NULL);
+    side_close(&b);
+    close(fd);
+    close(listener);
+}
+
+// A raw peer that sends the first `len` bytes of a request and no more.
+static int part_of_request(uint16_t port, size_t len)
+{
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = loopback(port);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    CHECK(send(fd, request, len, MSG_NOSIGNAL) == (ssize_t)len);
+    return fd;
+}
+
+// The header alone: 1.17 then blocks in fi_eq_read.
+static int half_request(uint16_t port)
+{
+    return part_of_request(port, request_len - LIENI_CM_DATA);
+}
+
+static bool entered(void *arg)
+{
+    const struct end *end = arg;
+    return end->entries > 0;
+}
+
+static void exchange(void)
+{
+    static char bytes[8];
+    pair(&a, &server, &b, &client);
+    IS(tcp->post_recv(server.ep, bytes, sizeof bytes, NULL, 1), 0);
+    IS(tcp->post_send(client.ep, "hi", 3, NULL, 2), 0);
+    CHECK(pump(&a, &b, entered, &server, 2000));
+    CHECK(strcmp(bytes, "hi") == 0);
+    end_close(&client, NULL);
+    end_close(&server, NULL);
+}
+
+static int destroy_now(struct end *end, unsigned *ms)
+{
+    enum lieni_proof proof = LIENI_UNKNOWN;
+    uint64_t late;
+    uint64_t at = bench_ms();
+    int code = tcp->ep_destroy(end->ep, &proof, &late);
+    *ms = (unsigned)(bench_ms() - at);
+    if (code == 0)
+        IS(proof, LIENI_PROVEN);
+    return code;
+}
+
+static void half_sent(void)
+{
+    side_open(&a);
+    side_open(&b);
+    uint16_t port;
+    struct lieni_ep_args args = end_args(&half, 0, 1, 2);
+    end_listen(&a, &half, &args, &port);
+    unsigned ms;
+    IS(tcp->ep_destroy(half.ep, &(enum lieni_proof){0}, &(uint64_t){0}), LIEN_ESTATE);
+    int fd = half_request(port);
+    pump(&a, &b, NULL, NULL, 100); // its thread is inside libfabric now
+    exchange();
+
+    tcp->ep_shutdown(half.ep);
+    pump(&a, &b, NULL, NULL, 100);
+    IS(destroy_now(&half, &ms), LIEN_EBUSY);
+    CHECK(ms < 50);
+    exchange();
+    close(fd); // the peer gives up: libfabric returns
+    pump(&a, &b, NULL, NULL, 200);
+    IS(destroy_now(&half, &ms), 0);
+    IS(half.up + half.failed, 0); // shut down before either
+    side_close(&a);
+    side_close(&b);
+}
+
+static bool told(void *arg)
+{
+    const struct end *end = arg;
+    return end->up || end->failed;
+}
+
+// Garbage, a cut request and a peer that hangs up do not end the wait for the right one.
+static void garbage(void)
+{
+    side_open(&a);
+    side_open(&b);
+    uint16_t port;
+    struct lieni_ep_args args = end_args(&server, 0, 1, 2);
+    end_listen(&a, &server, &args, &port);
+    close(part_of_request(port, 3));
+    close(half_request(port));
+    close(part_of_request(port, request_len - 1));
+    int fd = part_of_request(port, 0);
+    CHECK(send(fd, "GET / HTTP/1.1\r\nHost: nobody at all, to be long\r\n\r\n", 50, MSG_NOSIGNAL) ==
+          50);
+    pump(&a, &b, NULL, NULL, 200);
+    IS(server.up + server.failed, 0);
+    args = end_args(&client, port, 2, 1);
+    end_connect(&b, &client, &args);
+    CHECK(pump(&b, &a, told, &client, 5000));
+    CHECK(pump(&a, &b, told, &server, 5000));
+    IS(client.up, 1);
+    IS(server.up, 1);
+    end_close(&client, NULL);
+    end_close(&server, NULL);
+    side_close(&a);
+    side_close(&b);
+    close(fd);
+}
+
+// A waiting listener that nobody called ends at once, without a peer's help.
+static void nobody(void)
+{
+    side_open(&a);
+    uint16_t port;
+    struct lieni_ep_args args = end_args(&half, 0, 1, 2);
+    end_listen(&a, &half, &args, &port);
+    uint64_t at = bench_ms();
+    end_close(&half, NULL);
+    CHECK(bench_ms() - at < 500);
+    side_close(&a);
+}
+
+// Close with a thread stuck in libfabric: bounded, said, and the rest of the process lives.
+static void left_behind(void)
+{
+    side_open(&a);
+    uint16_t port;
+    struct lieni_ep_args args = end_args(&half, 0, 1, 2);
+    end_listen(&a, &half, &args, &port);
+    int fd = half_request(port);
+    bench_sleep(100);
+    tcp->ep_shutdown(half.ep);
+    enum lieni_proof proof;
+    IS(tcp->domain_close(a.domain, &proof), LIEN_EBUSY);
+    uint64_t at = bench_ms();
+    tcp->close(a.prov);
+    CHECK(bench_ms() - at < 1500);
+    CHECK(strstr(bench_log.text, "left behind"));
+    unsigned lines = bench_log.lines;
+    close(fd);
+    bench_sleep(
+        200); // the thread comes back, finds itself canceled, and says nothing to a log that is gone
+    IS(bench_log.lines, lines);
+    side_open(&a);
+    side_open(&b);
+    exchange();
+    side_close(&a);
+    side_close(&b);
+}
+
+// A server that accepts the socket and never answers: connecting waits without end, and is ended at once by its owner.
+static void silent_server(void)
+{
+    uint16_t port;
+    int listener = raw_listener(&port);
+    side_open(&b);
+    struct lieni_ep_args args = end_args(&client, port, 2, 1);
+    end_connect(&b, &client, &args);
+    double cpu = bench_cpu();
+    pump(&b, NULL, NULL, NULL, 1000);
+    CHECK(bench_cpu() - cpu < 0.02);
+    IS(client.up + client.failed, 0);
+    uint64_t start = bench_ms();
+    end_close(&client, NULL);
+    CHECK(bench_ms() - start < 500);
+    side_close(&b);
+    close(listener);
+}
+
+int main(void)
+{
+    learn_request();
+    nobody();
+    garbage();
+    half_sent();
+    silent_server();
+    left_behind();
+    puts("ok");
+    return 0;
+}
