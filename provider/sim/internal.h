@@ -227,6 +227,8 @@ struct lieni_sim_world {
     uint64_t hash;
     void (*say)(void *self, const char *line);
     void *say_self;
+    void (*hook)(void *self, enum lieni_sim_fault fault, void *user);
+    void *hook_self;
     unsigned n_violations;
     char *violations[SIM_VIOLATIONS_KEPT];
     // shadow.c
@@ -250,6 +252,7 @@ struct sim_event *sim_plan(struct lieni_sim_world *world, struct sim_node *node,
                            void (*fire)(struct lieni_sim_world *, struct sim_event *));
 // Runs the node's progress once more, soon.
 void sim_wake_soon(struct sim_node *node);
+void sim_fault(struct lieni_sim_world *world, enum lieni_sim_fault fault, void *user);
 // Hashes and, if asked, prints one thing that happened.
 void sim_note(struct lieni_sim_world *world, const char *what, const struct sim_node *node,
               uint64_t object, uint64_t a, uint64_t b);

@@ -179,7 +179,7 @@ static void fire_connected(struct lieni_sim_world *world, struct sim_event *ev)
 {
     struct lieni_stream *s = ev->stream;
     (void)world;
-    if (s->closed)
+    if (s->closed || s->failed || s->connected)
         return;
     if (ev->value) {
         s->failed = true;
@@ -414,6 +414,33 @@ static int stream_detach(struct lieni_stream *stream)
     sim_note(stream->node->world, "net detach", stream->node, stream->number, 0, 0);
     end_stream(stream, false, false);
     return -1;
+}
+
+// This side sees a reset.
+static void reset_here(struct lieni_stream *s)
+{
+    s->end = s->reset = true;
+    set_readable(s);
+}
+
+void lieni_sim_break_stream(struct lieni_stream *stream)
+{
+    struct lieni_stream *peer = stream->peer;
+    if (stream->closed || stream->end || stream->node->killed)
+        return;
+    sim_note(stream->node->world, "net break", stream->node, stream->number, 0, 0);
+    if (!stream->connected) {
+        plan_connected(stream, true);
+        return;
+    }
+    reset_here(stream);
+    stream->peer = NULL;
+    if (!peer)
+        return;
+    peer->peer = NULL;
+    struct sim_event *ev = sim_plan(stream->node->world, peer->node, arrival(stream), fire_end);
+    ev->stream = peer;
+    ev->value = 1;
 }
 
 // The process died: its kernel resets what is open, or nobody hears of it. The handles stay open, for whoever closes the dead context.

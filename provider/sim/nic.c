@@ -196,6 +196,7 @@ static int mr_reg(struct lieni_domain *domain, void *addr, size_t len, unsigned 
         return LIEN_ESTATE;
     }
     if (sim_chance(world, world->config.p_register_fail)) {
+        sim_fault(world, LIENI_SIM_REGISTER, NULL);
         sim_note(world, "reg fails", node, domain->number, len, 0);
         if (node->report.say)
             node->report.say(node->report.self, LIEN_LOG_ERROR, LIEN_EREGISTER,
@@ -394,6 +395,7 @@ static int may_post(struct lieni_ep *ep, const char *what)
         return LIEN_EIO; // else it is taken, and flushed
     if (ep->outstanding >= ep->args.posts_max || sim_chance(world, world->config.p_eagain)) {
         world->counts.eagain++;
+        sim_fault(world, LIENI_SIM_EAGAIN, ep->args.user);
         sim_note(world, "eagain", ep->node, ep->number, 0, 0);
         sim_wake_soon(ep->node);
         return LIEN_EAGAIN;
@@ -515,6 +517,7 @@ static int ep_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *la
     if (sim_chance(world, world->config.p_ebusy)) {
         ready_purge(ep); // the close has begun
         world->counts.ebusy++;
+        sim_fault(world, LIENI_SIM_EBUSY, ep->args.user);
         sim_note(world, "destroy busy", node, ep->number, 0, 0);
         sim_wake_soon(node);
         return LIEN_EBUSY;
@@ -526,6 +529,8 @@ static int ep_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *la
     sim_note(world, "destroy", node, ep->number, proven, ep->late);
     world->counts.entries_late += ep->late;
     world->counts.unproven += !proven;
+    if (!proven)
+        sim_fault(world, LIENI_SIM_UNPROVEN, ep->args.user);
     if (ep->serve_due) {
         ep->serve_due = false;
         node->serves_due--;

@@ -23,7 +23,7 @@ struct sim_span {
     uintptr_t lo, hi;
     enum span_owner owner;
     unsigned count;
-    bool given; // SOURCE: goes to the library when the last comes back
+    bool given; // SOURCE: freed while lent
 };
 
 static const char *const kind_name[] = {
@@ -129,6 +129,22 @@ static struct sim_op *lent_overlap(const struct lieni_sim_world *world, uintptr_
     return NULL;
 }
 
+// A READ of a peer, accepted by an endpoint that still serves, with bytes of the range left to fetch.
+static const struct sim_op *fetch_overlap(const struct lieni_sim_world *world, uintptr_t lo,
+                                          uintptr_t hi)
+{
+    for (const struct lieni_ep *ep = world->eps; ep; ep = ep->next) {
+        if (!ep->serving)
+            continue;
+        for (const struct sim_op *op = ep->serve.head; op; op = op->next_queued) {
+            uintptr_t start = (uintptr_t)op->src + op->fetched, end = (uintptr_t)op->src + op->len;
+            if (start < hi && lo < end)
+                return op;
+        }
+    }
+    return NULL;
+}
+
 void sim_shadow_post(struct sim_op *op)
 {
     struct lieni_sim_world *world = op->ep->node->world;
@@ -143,6 +159,14 @@ void sim_shadow_post(struct sim_op *op)
                           kind_name[other->kind], (unsigned long long)other->number,
                           (unsigned long long)other->ep->number,
                           (long long)(op->addr - other->addr));
+    const struct sim_op *fetch = op->kind == SIM_SEND ? NULL : fetch_overlap(world, lo, hi);
+    if (op->len && fetch)
+        lieni_sim_violate(world,
+                          "node %u ep #%llu: %s #%llu posted over a source that READ #%llu of node "
+                          "%u still fetches",
+                          op->ep->node->index, (unsigned long long)op->ep->number,
+                          kind_name[op->kind], (unsigned long long)op->number,
+                          (unsigned long long)fetch->number, fetch->ep->node->index);
     if (op->len > world->lent_longest)
         world->lent_longest = op->len;
     size_t i = lent_at(world, lo);
@@ -165,22 +189,6 @@ void sim_shadow_end(struct sim_op *op)
                 (world->n_lent - i) * sizeof(struct sim_op *));
     }
     op->lent = op->engine = false;
-}
-
-// A READ of a peer, accepted by an endpoint that still serves, with bytes of the range left to fetch.
-static const struct sim_op *fetch_overlap(const struct lieni_sim_world *world, uintptr_t lo,
-                                          uintptr_t hi)
-{
-    for (const struct lieni_ep *ep = world->eps; ep; ep = ep->next) {
-        if (!ep->serving)
-            continue;
-        for (const struct sim_op *op = ep->serve.head; op; op = op->next_queued) {
-            uintptr_t start = (uintptr_t)op->src + op->fetched, end = (uintptr_t)op->src + op->len;
-            if (start < hi && lo < end)
-                return op;
-        }
-    }
-    return NULL;
 }
 
 // -- What the driver saw -----------------------------------------------------------------------------------------------------------
@@ -264,18 +272,12 @@ void lieni_shadow_app_source_back(struct lieni_sim_world *world, const void *add
         return;
     span_cut(world, lo);
     span_cut(world, hi);
-    for (size_t i = span_at(world, lo); i < world->n_spans && world->spans[i].lo < hi;) {
+    for (size_t i = span_at(world, lo); i < world->n_spans && world->spans[i].lo < hi; i++) {
         struct sim_span *span = &world->spans[i];
-        if (span->owner != SPAN_SOURCE || --span->count) {
-            i++;
+        if (span->owner != SPAN_SOURCE || span->given || --span->count)
             continue;
-        }
         check_handed_out(world, span->lo, span->hi);
         span->owner = SPAN_APP;
-        if (span->given)
-            span_remove(world, i);
-        else
-            i++;
     }
 }
 
@@ -318,7 +320,8 @@ bool sim_shadow_write(struct sim_op *op, const uint8_t *addr, size_t len)
     if (!len)
         return true;
     for (size_t i = span_at(world, lo); i < world->n_spans && world->spans[i].lo < hi; i++) {
-        if (world->spans[i].owner == SPAN_TARGET)
+        // A source that was freed is the library's once it is released, which the driver does not see.
+        if (world->spans[i].owner == SPAN_TARGET || world->spans[i].given)
             continue;
         say_dma(op, addr, len, true,
                 world->spans[i].owner == SPAN_APP ? "the application owns them"

@@ -99,8 +99,26 @@ void lieni_sim_thaw_node(struct lieni_sim_world *world, unsigned node);
 bool lieni_sim_node_frozen(const struct lieni_sim_world *world, unsigned node);
 // Breaks one live link between the nodes, the `pick`-th modulo their number. False: there is none.
 bool lieni_sim_break_link(struct lieni_sim_world *world, unsigned a, unsigned b, uint64_t pick);
+// Breaks this endpoint's link (or its connecting), this stream: a fault of the network between the two. Nothing happens to what is already over.
+void lieni_sim_break_ep(struct lieni_ep *ep);
+void lieni_sim_break_stream(struct lieni_stream *stream);
 // Changes a probability while the world runs.
 struct lieni_sim_config *lieni_sim_world_config(struct lieni_sim_world *world);
+
+// Faults that the world decides on by itself. `user` is the endpoint's, or NULL.
+enum lieni_sim_fault {
+    LIENI_SIM_EAGAIN,
+    LIENI_SIM_EBUSY,
+    LIENI_SIM_WITHHOLD,
+    LIENI_SIM_SPURIOUS,
+    LIENI_SIM_UNPROVEN, // also where the class never proves
+    LIENI_SIM_REGISTER,
+    LIENI_SIM_FAULTS
+};
+// Called at the moment of each. Must not call into the world or into core.
+void lieni_sim_set_fault_hook(struct lieni_sim_world *world,
+                              void (*hook)(void *self, enum lieni_sim_fault fault, void *user),
+                              void *self);
 
 // -- What was seen -----------------------------------------------------------------------------------------------------------------
 
@@ -140,7 +158,7 @@ void lieni_shadow_app_gives(struct lieni_sim_world *world, const void *addr, siz
 // It lent owned memory as the target of a read: only DMA writes, until lieni_shadow_app_owns.
 void lieni_shadow_app_lends_target(struct lieni_sim_world *world, const void *addr, size_t len);
 // It lent owned memory as a source: nobody writes. Counts; undone one by one by lieni_shadow_app_source_back, the last of which has the effect of
-// lieni_shadow_app_owns. A driver may free (give) a lent source: then the last one back gives it.
+// lieni_shadow_app_owns. A driver may free (give) a lent source: then it hears no more of it, and must not call source_back.
 void lieni_shadow_app_lends_source(struct lieni_sim_world *world, const void *addr, size_t len);
 void lieni_shadow_app_source_back(struct lieni_sim_world *world, const void *addr, size_t len);
 // A released status of LIEN_EQUARANTINED: not the application's, nor expected back. As lieni_shadow_app_gives.

@@ -102,6 +102,7 @@ static void spurious_entry(struct sim_op *op)
     struct lieni_event event = {
         .kind = LIENI_EV_ENTRY,
         .cqe = {.context = again ? op->context : 0, .status = LIEN_EIO, .provider_error = 125}};
+    sim_fault(world, LIENI_SIM_SPURIOUS, op->ep->args.user);
     sim_note(world, "spurious", op->ep->node, op->number, again, 0);
     sim_ready_push(op->ep, NULL, &event);
 }
@@ -122,6 +123,7 @@ static void flush_one(struct sim_op *op)
     struct lieni_sim_world *world = ep->node->world;
     if (sim_chance(world, world->config.p_withhold)) {
         world->counts.entries_withheld++;
+        sim_fault(world, LIENI_SIM_WITHHOLD, ep->args.user);
         plan_ghosts(op);
         return;
     }
@@ -198,6 +200,12 @@ void sim_break(struct lieni_ep *ep, int status, bool silent)
     ev->needs_process = world->config.target_polls;
     ev->ep = peer;
     ev->value = (uint64_t)(int64_t)(status == LIEN_ECLOSED ? LIEN_ECLOSED : LIEN_EIO);
+}
+
+void lieni_sim_break_ep(struct lieni_ep *ep)
+{
+    if (!ep->node->killed)
+        sim_break(ep, LIEN_EIO, false);
 }
 
 static void plan_serve(struct lieni_ep *ep);

@@ -158,6 +158,20 @@ void lieni_sim_counts_get(const struct lieni_sim_world *world, struct lieni_sim_
     *counts = world->counts;
 }
 
+void lieni_sim_set_fault_hook(struct lieni_sim_world *world,
+                              void (*hook)(void *self, enum lieni_sim_fault fault, void *user),
+                              void *self)
+{
+    world->hook = hook;
+    world->hook_self = self;
+}
+
+void sim_fault(struct lieni_sim_world *world, enum lieni_sim_fault fault, void *user)
+{
+    if (world->hook)
+        world->hook(world->hook_self, fault, user);
+}
+
 struct lieni_sim_config *lieni_sim_world_config(struct lieni_sim_world *world)
 {
     return &world->config;
