@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of faults by state. Reads core's own states, for counting only: no verdict about memory rests on them.
+
+#include "cells.h"
+
+#include "core/conn.h"
+#include "core/message.h"
+#include "core/read.h"
+
+static const char *const fault_name[FAULTS] = {
+    [FAULT_BREAK] = "break",     [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish",
+    [FAULT_FREEZE] = "freeze",   [FAULT_CLOSE] = "close",       [FAULT_CANCEL] = "cancel",
+    [FAULT_REVOKE] = "revoke",   [FAULT_EAGAIN] = "eagain",     [FAULT_EBUSY] = "ebusy",
+    [FAULT_WITHHOLD] = "withhold", [FAULT_SPURIOUS] = "spurious", [FAULT_UNPROVEN] = "unproven",
+};
+
+static const char *const state_name[CELL_STATES] = {
+    [CELL_BOOT] = "boot",         [CELL_FABRIC] = "fabric",       [CELL_OPEN] = "open",
+    [CELL_ENDING] = "ending",     [CELL_DRAIN] = "drain",         [CELL_DESTROY] = "destroy",
+    [CELL_READ_RUNNING] = "read", [CELL_READ_DRAINING] = "rdrain", [CELL_GRANT_LIVE] = "grant",
+    [CELL_GRANT_ASKED] = "asked", [CELL_BODY_SENT] = "body>",     [CELL_BODY_COMING] = "<body",
+};
+
+// -- What cannot occur -------------------------------------------------------------------------------------------------------------
+
+// Reads, grants and messages exist from OPEN on: with them, the first two states are out for faults that only operations meet.
+// A cell that is not listed here can occur.
+static const struct impossible {
+    enum fault fault;
+    enum cell_state state;
+    const char *why;
+} impossible[] = {
+    {FAULT_CANCEL, CELL_BOOT, "a read needs an open connection"},
+    {FAULT_CANCEL, CELL_FABRIC, "a read needs an open connection"},
+    {FAULT_REVOKE, CELL_BOOT, "a grant needs an open connection"},
+    {FAULT_REVOKE, CELL_FABRIC, "a grant needs an open connection"},
+    {FAULT_CLOSE, CELL_ENDING, "ENDING begins with the application's close; there is no handle left"},
+    {FAULT_EAGAIN, CELL_BOOT, "there is no endpoint yet, so no posts"},
+    {FAULT_EAGAIN, CELL_FABRIC, "the first receives go with connect or listen, others wait for UP"},
+    {FAULT_EAGAIN, CELL_DRAIN, "posts end with the shutdown"},
+    {FAULT_EAGAIN, CELL_DESTROY, "posts end with the shutdown"},
+    {FAULT_EBUSY, CELL_BOOT, "there is no endpoint yet"},
+    {FAULT_EBUSY, CELL_FABRIC, "destruction begins in DESTROY"},
+    {FAULT_EBUSY, CELL_OPEN, "destruction begins in DESTROY"},
+    {FAULT_EBUSY, CELL_ENDING, "destruction begins in DESTROY"},
+    {FAULT_EBUSY, CELL_DRAIN, "destruction begins in DESTROY"},
+    {FAULT_EBUSY, CELL_READ_RUNNING, "reads are done when the connection is lost, before DESTROY"},
+    {FAULT_EBUSY, CELL_BODY_COMING, "messages whose bodies are not here are dropped at the loss"},
+    {FAULT_WITHHOLD, CELL_BOOT, "there is no endpoint yet"},
+    {FAULT_WITHHOLD, CELL_DESTROY, "entries are withheld at the break, which came before"},
+    {FAULT_SPURIOUS, CELL_BOOT, "there is no endpoint yet"},
+    {FAULT_UNPROVEN, CELL_BOOT, "there is no endpoint yet"},
+    {FAULT_UNPROVEN, CELL_FABRIC, "destruction begins in DESTROY"},
+    {FAULT_UNPROVEN, CELL_OPEN, "destruction begins in DESTROY"},
+    {FAULT_UNPROVEN, CELL_ENDING, "destruction begins in DESTROY"},
+    {FAULT_UNPROVEN, CELL_DRAIN, "destruction begins in DESTROY"},
+    {FAULT_UNPROVEN, CELL_READ_RUNNING, "reads are done at the loss, before DESTROY"},
+    {FAULT_UNPROVEN, CELL_BODY_COMING, "messages without body are dropped at the loss"},
+};
+
+static const char *why_not(enum fault fault, enum cell_state state)
+{
+    for (size_t i = 0; i < sizeof impossible / sizeof *impossible; i++)
+        if (impossible[i].fault == fault && impossible[i].state == state)
+            return impossible[i].why;
+    return NULL;
+}
+
+// -- Counting ----------------------------------------------------------------------------------------------------------------------
+
+// False: GONE, which is no state to be hit in.
+static bool conn_cell(const struct lien_conn *conn, enum cell_state *cell)
+{
+    switch (conn->state) {
+    case LIENI_CONN_BOOT:
+        *cell = CELL_BOOT;
+        return true;
+    case LIENI_CONN_FABRIC:
+        *cell = CELL_FABRIC;
+        return true;
+    case LIENI_CONN_OPEN:
+        *cell = CELL_OPEN;
+        return true;
+    case LIENI_CONN_ENDING:
+        *cell = CELL_ENDING;
+        return true;
+    case LIENI_CONN_DRAIN:
+        *cell = CELL_DRAIN;
+        return true;
+    case LIENI_CONN_DESTROY:
+        *cell = CELL_DESTROY;
+        return true;
+    case LIENI_CONN_GONE:
+        return false;
+    }
+    return false;
+}
+
+static void note_reads(bool *met, const struct lien_conn *conn)
+{
+    for (const struct lieni_node *n = conn->reads.next; n != &conn->reads; n = n->next) {
+        const struct lien_read *read = lieni_container(n, const struct lien_read, node);
+        switch (read->state) {
+        case LIENI_READ_RUNNING:
+            met[CELL_READ_RUNNING] = true;
+            break;
+        case LIENI_READ_DRAINING:
+            met[CELL_READ_DRAINING] = true;
+            break;
+        case LIENI_READ_OVER:
+            break;
+        }
+    }
+}
+
+static void note_grants(bool *met, const struct lien_conn *conn)
+{
+    const struct lieni_node *head = &conn->live_grants;
+    for (const struct lieni_node *n = head->next; n != head; n = n->next) {
+        const struct lien_grant *grant = lieni_container(n, const struct lien_grant, node);
+        switch (grant->state) {
+        case LIENI_GRANT_LIVE:
+            met[CELL_GRANT_LIVE] = true;
+            break;
+        case LIENI_GRANT_ASKED:
+            met[CELL_GRANT_ASKED] = true;
+            break;
+        case LIENI_GRANT_OVER:
+        case LIENI_GRANT_LOST:
+            break;
+        }
+    }
+}
+
+static void note_messages(bool *met, const struct lien_conn *conn)
+{
+    for (const struct lieni_node *n = conn->sends.next; n != &conn->sends; n = n->next)
+        if (lieni_container(n, const struct lieni_send, node)->grant)
+            met[CELL_BODY_SENT] = true;
+    for (const struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = n->next)
+        if (!lieni_container(n, const struct lien_msg, node)->ready)
+            met[CELL_BODY_COMING] = true;
+}
+
+void cells_note(struct cells *cells, enum fault fault, const struct lien_conn *conn)
+{
+    enum cell_state state;
+    bool met[CELL_STATES] = {false};
+    if (!conn_cell(conn, &state))
+        return;
+    met[state] = true;
+    note_reads(met, conn);
+    note_grants(met, conn);
+    note_messages(met, conn);
+    for (int i = 0; i < CELL_STATES; i++)
+        cells->count[fault][i] += met[i];
+}
+
+void cells_add(struct cells *cells, const struct cells *more)
+{
+    for (int f = 0; f < FAULTS; f++)
+        for (int s = 0; s < CELL_STATES; s++)
+            cells->count[f][s] += more->count[f][s];
+}
+
+unsigned cells_print(const struct cells *cells, FILE *out, uint64_t least)
+{
+    unsigned low = 0;
+    fprintf(out, "%-9s", "");
+    for (int s = 0; s < CELL_STATES; s++)
+        fprintf(out, "%8s", state_name[s]);
+    fprintf(out, "\n");
+    for (int f = 0; f < FAULTS; f++) {
+        fprintf(out, "%-9s", fault_name[f]);
+        for (int s = 0; s < CELL_STATES; s++) {
+            const char *why = why_not((enum fault)f, (enum cell_state)s);
+            if (why && !cells->count[f][s])
+                fprintf(out, "%8s", "-");
+            else
+                fprintf(out, "%8llu", (unsigned long long)cells->count[f][s]);
+        }
+        fprintf(out, "\n");
+    }
+    for (int f = 0; f < FAULTS; f++) {
+        for (int s = 0; s < CELL_STATES; s++) {
+            const char *why = why_not((enum fault)f, (enum cell_state)s);
+            uint64_t n = cells->count[f][s];
+            if (!why && n < least)
+                fprintf(out, "lien-sim: %s in state %s happened %llu times, less than %llu\n",
+                        fault_name[f], state_name[s], (unsigned long long)n,
+                        (unsigned long long)least);
+            if (why && n)
+                fprintf(out, "lien-sim: %s in state %s happened, though: %s\n", fault_name[f],
+                        state_name[s], why);
+            low += why ? n > 0 : n < least;
+        }
+    }
+    return low;
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of lien-sim: how often each kind of fault met each state of a connection and of its operations. What can occur must occur often
+// enough; what cannot is listed in cells.c with the reason.
+
+#ifndef LIEN_SIM_CELLS_H
+#define LIEN_SIM_CELLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct lien_conn;
+
+enum fault {
+    FAULT_BREAK,    // the network between two endpoints, or of a bootstrap stream
+    FAULT_KILL,     // the peer's process dies, its kernel tells
+    FAULT_VANISH,   // the peer's machine dies
+    FAULT_FREEZE,   // the peer stops
+    FAULT_CLOSE,    // the application closes
+    FAULT_CANCEL,   // the application cancels a read of this connection
+    FAULT_REVOKE,   // the application revokes a grant of this connection
+    FAULT_EAGAIN,   // a post is refused for now
+    FAULT_EBUSY,    // destruction is refused for now
+    FAULT_WITHHOLD, // an entry never comes
+    FAULT_SPURIOUS, // an entry comes twice, or names nothing
+    FAULT_UNPROVEN, // destruction proves nothing
+    FAULTS
+};
+
+// States of a connection, then states of operations that are on it at that moment.
+enum cell_state {
+    CELL_BOOT,
+    CELL_FABRIC,
+    CELL_OPEN,
+    CELL_ENDING,
+    CELL_DRAIN,
+    CELL_DESTROY,
+    CELL_READ_RUNNING,
+    CELL_READ_DRAINING,
+    CELL_GRANT_LIVE,
+    CELL_GRANT_ASKED,
+    CELL_BODY_SENT,    // a message with a body is not released yet
+    CELL_BODY_COMING,  // a message whose body is being read
+    CELL_STATES
+};
+
+struct cells {
+    uint64_t count[FAULTS][CELL_STATES];
+};
+
+// The fault happens now to this connection: its state and those of its operations count.
+void cells_note(struct cells *cells, enum fault fault, const struct lien_conn *conn);
+void cells_add(struct cells *cells, const struct cells *more);
+// Prints the table. Returns how many cells that can occur are below `least`, each named (a class restricts what can occur only when it is set).
+unsigned cells_print(const struct cells *cells, FILE *out, uint64_t least);
+
+#endif
