@@ -126,6 +126,8 @@ static void run_closed(struct lieni_task *task)
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
     conn->closed_done = true;
+    lieni_strand_close(conn->strand); // nothing of it is posted any more
+    conn->strand = NULL;
     lieni_ctx_changed(ctx);
     lieni_conn_unref(conn);
     lieni_ctx_unlock(ctx);
@@ -251,7 +253,8 @@ void lieni_conn_free(struct lien_conn *conn)
     lieni_timer_fini(&ctx->timers, &conn->timer);
     lieni_timer_fini(&ctx->timers, &conn->watchdog);
     lieni_timer_fini(&ctx->timers, &conn->retry);
-    lieni_strand_close(conn->strand);
+    if (conn->strand)
+        lieni_strand_close(conn->strand);
     free(conn->grants.slots);
     free(conn->imports.slots);
     free(conn);

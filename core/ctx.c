@@ -365,6 +365,8 @@ static void close_nics(lien_ctx *ctx)
 static void close_parts(lien_ctx *ctx)
 {
     lieni_progress_stop(ctx);
+    if (ctx->beat.fire)
+        lieni_timer_fini(&ctx->timers, &ctx->beat);
     close_nics(ctx);
     for (unsigned i = 0; i < ctx->n_provs; i++)
         ctx->provs[i].ops->close(ctx->provs[i].prov);

@@ -142,7 +142,8 @@ static bool close_own(struct lien_grant *grant)
     for (uint32_t i = 0; grant->own && i < grant->n; i++) {
         if (grant->own[i] && grant->conn->ops->mr_close(grant->own[i]) != 0)
             all = false;
-        grant->own[i] = NULL;
+        else
+            grant->own[i] = NULL;
     }
     return all;
 }
@@ -278,14 +279,6 @@ static void leave(struct lien_grant *grant)
     lieni_grant_unref(grant);
 }
 
-static void over(struct lien_grant *grant)
-{
-    close_own(grant);
-    set_state(grant, LIENI_GRANT_OVER);
-    unborrow(grant, grant->n);
-    leave(grant);
-}
-
 static void lost(struct lien_grant *grant)
 {
     struct lien_conn *conn = grant->conn;
@@ -294,6 +287,17 @@ static void lost(struct lien_grant *grant)
         lieni_buf_lose(grant->bufs[i], conn->nic->domain);
     conn->lost = true;
     conn->lost_bytes += grant->bytes;
+    leave(grant);
+}
+
+static void over(struct lien_grant *grant)
+{
+    if (!close_own(grant)) { // a region that would not close can still be read
+        lost(grant);
+        return;
+    }
+    set_state(grant, LIENI_GRANT_OVER);
+    unborrow(grant, grant->n);
     leave(grant);
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/link.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,11 +93,14 @@ int lieni_link_open(struct lien_conn *conn, struct lieni_recv **out)
     return rc;
 }
 
-void lieni_link_slab_unref(struct lieni_link *link)
+void lieni_link_slab_unref(const lien_ctx *ctx, struct lieni_link *link)
 {
     if (!link->slab || --link->slab_refs > 0)
         return;
-    lieni_buf_free_locked(link->slab);
+    if (ctx->dead) // the memory root went with the ctx, and left what is held
+        lien_buf_free(&link->slab);
+    else
+        lieni_buf_free_locked(link->slab);
     link->slab = NULL;
     free(link->recvs);
     free(link->sends);
@@ -123,7 +127,7 @@ void lieni_link_close(struct lien_conn *conn, bool lost)
         lieni_buf_lose(link->slab, conn->nic->domain);
         conn->lost_bytes += lien_buf_len(link->slab);
     }
-    lieni_link_slab_unref(link);
+    lieni_link_slab_unref(conn->ctx, link);
 }
 
 // -- Sending --
@@ -406,6 +410,17 @@ static int frame_in(struct lien_conn *conn, struct lieni_recv_slot *slot, size_t
     return rc;
 }
 
+// The endpoint gave an operation back with an error: nothing more will pass. After our own farewell that is the peer's answer.
+static void broken(struct lien_conn *conn, const struct lieni_evidence *ev, const char *what)
+{
+    char text[96];
+    snprintf(text, sizeof(text), "%s, provider's code %d", what, ev->provider_error);
+    if (conn->state == LIENI_CONN_ENDING)
+        lieni_conn_lose(conn, LIEN_ECLOSED, NULL);
+    else
+        lieni_conn_lose(conn, ev->status == LIEN_EPROTO ? LIEN_EPROTO : LIEN_EPEERLOST, text);
+}
+
 static void received(struct lien_conn *conn, struct lieni_evidence *ev)
 {
     struct lieni_recv_slot *slot = lieni_evidence_spend(ev, conn->id, LIENI_WR_RECV);
@@ -413,8 +428,7 @@ static void received(struct lien_conn *conn, struct lieni_evidence *ev)
     if (conn->state != LIENI_CONN_OPEN && conn->state != LIENI_CONN_ENDING)
         return;
     if (ev->status != 0) {
-        lieni_conn_lose(conn, ev->status == LIEN_EPROTO ? LIEN_EPROTO : LIEN_EPEERLOST,
-                        "a receive failed");
+        broken(conn, ev, "a receive failed");
         return;
     }
     conn->last_rx = lieni_ctx_now(conn->ctx);
@@ -444,7 +458,7 @@ static void sent(struct lien_conn *conn, struct lieni_evidence *ev)
     if (owner)
         lieni_send_over_wire(owner, ev->status);
     if (ev->status != 0) {
-        lieni_conn_lose(conn, LIEN_EPEERLOST, "a send failed");
+        broken(conn, ev, "a send failed");
         return;
     }
     lieni_link_pump(conn);

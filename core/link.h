@@ -11,6 +11,7 @@
 #ifndef LIENI_LINK_H
 #define LIENI_LINK_H
 
+#include "core/ctx.h"
 #include "core/evidence.h"
 #include "core/wire.h"
 
@@ -61,7 +62,7 @@ struct lieni_link {
 int lieni_link_open(struct lien_conn *conn, struct lieni_recv **recvs);
 // Gives the slab up, which lives on for held messages; quarantined when `lost`.
 void lieni_link_close(struct lien_conn *conn, bool lost);
-void lieni_link_slab_unref(struct lieni_link *link);
+void lieni_link_slab_unref(const lien_ctx *ctx, struct lieni_link *link);
 
 // Bytes of the largest head of a message.
 uint32_t lieni_link_head_max(const struct lieni_link *link);

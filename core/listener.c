@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/conn.h"
+#include "core/message.h"
 
 void lieni_listener_unref(struct lien_listener *listener)
 {

@@ -269,11 +269,13 @@ static void msg_free(struct lien_msg *msg)
     lieni_list_remove(&msg->node);
     if (msg->wait.pool)
         lieni_pool_wait_stop(&msg->wait);
-    if (msg->body)
+    if (msg->body && conn->ctx->dead)
+        lien_buf_free(&msg->body);
+    else if (msg->body)
         lieni_buf_free_locked(msg->body);
     free(msg->token);
     lieni_link_message_freed(conn, msg->slot);
-    lieni_link_slab_unref(&conn->link);
+    lieni_link_slab_unref(conn->ctx, &conn->link);
     free(msg);
     lieni_conn_unref(conn);
 }

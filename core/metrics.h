@@ -30,7 +30,7 @@
     X(grants_live, GAUGE, "lien_grants_live", "", "Grants that hold")                              \
     X(grants_bytes, GAUGE, "lien_grants_bytes", "bytes", "Bytes of grants that hold")              \
     X(quarantined_bytes, GAUGE, "lien_quarantined_bytes", "bytes", "Bytes now in quarantine")      \
-    X(quarantined_total, COUNTER, "lien_quarantined", "", "What quarantine ever took in")          \
+    X(quarantined_total, COUNTER, "lien_quarantined_ever_bytes", "bytes", "Bytes that quarantine ever took in") \
     X(evidence_unknown, COUNTER, "lien_evidence_unknown", "",                                      \
       "Completions that matched nothing, were late or came twice")                                 \
     X(protocol_errors, COUNTER, "lien_protocol_errors", "", "Breaches of protocol by peers")       \

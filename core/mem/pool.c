@@ -522,3 +522,13 @@ int lien_pool_close(lien_pool **slot)
     pool_close(pool);
     return lieni_mem_done(root, 0);
 }
+
+bool lieni_pool_in_ctx(const lien_pool *pool, const struct lieni_mem_root *root)
+{
+    return pool && pool->root == root;
+}
+
+uint64_t lieni_pool_limit(const lien_pool *pool)
+{
+    return pool->limit;
+}
