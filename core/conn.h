@@ -26,7 +26,10 @@ enum lieni_conn_state {
     LIENI_CONN_GONE     // settled: all memory home or quarantined
 };
 
-enum { LIENI_OBJECT_CONN = 1, LIENI_OBJECT_LISTENER = 2 }; // first field of a net event's `user`
+enum {
+    LIENI_OBJECT_CONN = 1,
+    LIENI_OBJECT_LISTENER = 2
+}; // first field of a net event's `user`
 
 struct lien_conn {
     int object;             // LIENI_OBJECT_CONN
@@ -48,12 +51,12 @@ struct lien_conn {
     struct lieni_strand *strand;
     struct lieni_task open_task, writable_task, lost_task, closed_task;
     bool want_writable, writable_posted;
-    bool half_open; // counted in ctx->half_open
+    bool half_open;           // counted in ctx->half_open
     struct lieni_timer timer; // of the state
     uint64_t destroy_wait;    // ns until the next try
 
     uint64_t id;
-    char peer[96];      // host:port of the bootstrap
+    char peer[96]; // host:port of the bootstrap
     char peer_host[96];
     struct lien_listener *listener; // until it is given to the application; a reference
     struct lieni_node listen_node;

@@ -89,7 +89,8 @@ static void agree(struct lien_conn *conn)
     uint64_t local = hs->local.dead_ms, peer = hs->peer.dead_ms;
     conn->dead_after = local * LIENI_MS;
     // The peer must hear of us three times in its dead time, or as often as we like.
-    uint64_t every = peer / 3 < o->heartbeat_ms || o->heartbeat_ms == 0 ? peer / 3 : o->heartbeat_ms;
+    uint64_t every = peer / 3 < o->heartbeat_ms || o->heartbeat_ms == 0 ? peer / 3
+                                                                        : o->heartbeat_ms;
     conn->beat_every = peer ? every * LIENI_MS : 0;
 }
 

@@ -25,6 +25,13 @@ void lieni_ctx_lock(lien_ctx *ctx)
 
 static void ctx_free(lien_ctx *ctx);
 
+void lieni_ctx_flush_log(lien_ctx *ctx)
+{
+    // Not here: the user's function may block, and this may be the progress thread.
+    if (ctx->strand && lieni_log_pending(ctx->log))
+        lieni_strand_post(ctx->strand, &ctx->log_task);
+}
+
 void lieni_ctx_unlock(lien_ctx *ctx)
 {
     if (ctx->dead) {
@@ -42,6 +49,7 @@ void lieni_ctx_unlock(lien_ctx *ctx)
             lieni_progress_set_timer(ctx, next);
     }
     pthread_mutex_unlock(&ctx->lock);
+    lieni_ctx_flush_log(ctx);
 }
 
 uint64_t lieni_ctx_now(const lien_ctx *ctx)
@@ -83,7 +91,8 @@ static int wait_threaded(lien_ctx *ctx, uint64_t deadline)
     } else {
         const struct timespec at = {.tv_sec = (time_t)(deadline / 1000000000u),
                                     .tv_nsec = (long)(deadline % 1000000000u)};
-        rc = pthread_cond_timedwait(&ctx->changed, &ctx->lock, &at) == ETIMEDOUT ? LIEN_ETIMEDOUT : 0;
+        rc = pthread_cond_timedwait(&ctx->changed, &ctx->lock, &at) == ETIMEDOUT ? LIEN_ETIMEDOUT
+                                                                                 : 0;
     }
     ctx->waiters--;
     return rc;
@@ -204,7 +213,8 @@ static void raise_nofile(lien_ctx *ctx)
 static bool wanted(const lien_ctx *ctx, const char *name, const char *fi_provider)
 {
     const char *only = ctx->options.provider;
-    return (only[0] == '\0' || strcmp(only, name) == 0) && lieni_fi_provider_allows(fi_provider, name);
+    return (only[0] == '\0' || strcmp(only, name) == 0) &&
+           lieni_fi_provider_allows(fi_provider, name);
 }
 
 static int open_providers(lien_ctx *ctx)
@@ -287,7 +297,8 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
         rc = open_pools(ctx);
     const struct lieni_report report = lieni_log_report(ctx->log);
     if (rc == 0)
-        rc = ctx->platform.net->open(&ctx->platform.env, &report, ctx->platform.net_world, &ctx->net);
+        rc = ctx->platform.net->open(&ctx->platform.env, &report, ctx->platform.net_world,
+                                     &ctx->net);
     if (rc == 0)
         rc = open_providers(ctx);
     if (rc == 0 && ctx->platform.net->fd(ctx->net) >= 0 && !(opts->flags & LIEN_KEEP_NOFILE))
@@ -376,6 +387,7 @@ static void close_parts(lien_ctx *ctx)
     ctx->net = NULL;
     if (ctx->strand)
         lieni_strand_close(ctx->strand);
+    ctx->strand = NULL;
     if (ctx->mem) {
         lieni_ctx_lock(ctx);
         if (ctx->receive_pool)

@@ -55,10 +55,10 @@ struct lien_ctx {
     unsigned n_provs;
 
     struct lieni_node nics;
-    struct lieni_node conns;     // all that are not freed
-    struct lieni_node listeners; // the same
-    struct lieni_node work;      // connections that need progress context
-    struct lieni_node graveyard; // conns without references, freed by the next pass
+    struct lieni_node conns;          // all that are not freed
+    struct lieni_node listeners;      // the same
+    struct lieni_node work;           // connections that need progress context
+    struct lieni_node graveyard;      // conns without references, freed by the next pass
     struct lieni_node dead_listeners; // the same
     unsigned half_open;
     struct lieni_quarantine quarantine;
@@ -77,6 +77,8 @@ struct lien_ctx {
 // The state lock. Unlocking wakes progress if a timer was set earlier than it sleeps for.
 void lieni_ctx_lock(lien_ctx *ctx);
 void lieni_ctx_unlock(lien_ctx *ctx);
+// Hands pending log lines to a dispatch thread. Any thread, no lock needed.
+void lieni_ctx_flush_log(lien_ctx *ctx);
 uint64_t lieni_ctx_now(const lien_ctx *ctx);
 // Something that a _wait function may wait for changed. Under the lock.
 void lieni_ctx_changed(lien_ctx *ctx);

@@ -55,8 +55,8 @@ struct lieni_grant_table {
 };
 
 struct lieni_import {
-    uint32_t dead; // generations up to it are released
-    uint32_t open; // dead + 1 if known and owed, else 0
+    uint32_t dead;  // generations up to it are released
+    uint32_t open;  // dead + 1 if known and owed, else 0
     uint32_t reads; // running, evidence outstanding
     bool release;   // wanted as soon as reads is 0
     bool revoked;
@@ -84,7 +84,8 @@ uint32_t lieni_grants_revokes_due(struct lien_conn *conn, struct lieni_name *nam
 
 // -- Reader --
 // A token of this connection: LIEN_EPROTO (malformed, logged), LIEN_ESTALE (another connection).
-int lieni_token_of(struct lien_conn *conn, const void *bytes, size_t len, struct lieni_token_data *data);
+int lieni_token_of(struct lien_conn *conn, const void *bytes, size_t len,
+                   struct lieni_token_data *data);
 uint64_t lieni_name_id(struct lieni_name name);
 // Whether this name can be read now: 0, LIEN_ESTALE, LIEN_EPROTO, LIEN_ENOMEM. Opens the entry: from now on its release is owed.
 int lieni_import_open(struct lien_conn *conn, struct lieni_name name);

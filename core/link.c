@@ -11,13 +11,13 @@
 #include "core/conn.h"
 #include "core/message.h"
 
-
 #define SENDS_CONTROL 4u // of them kept for control frames
-#define HEADERS (LIENI_FRAME_HEADER + LIENI_BODY_HEADER + LIEN_BUFS_MAX * LIENI_KEY_SIZE)
+#define HEADERS       (LIENI_FRAME_HEADER + LIENI_BODY_HEADER + LIEN_BUFS_MAX * LIENI_KEY_SIZE)
 
 uint32_t lieni_link_head_max(const struct lieni_link *link)
 {
-    uint32_t frame = link->frame_max < link->peer_frame_max ? link->frame_max : link->peer_frame_max;
+    uint32_t frame = link->frame_max < link->peer_frame_max ? link->frame_max
+                                                            : link->peer_frame_max;
     return frame > HEADERS ? frame - (uint32_t)HEADERS : 0;
 }
 
@@ -179,8 +179,10 @@ static int post(struct lien_conn *conn, struct lieni_send_slot *slot)
     int rc = lieni_wr_take(&conn->wrs, LIENI_WR_SEND, slot, slot->len, &seq);
     if (rc != 0)
         return rc;
-    uint16_t messages = (uint16_t)(link->message_owed < UINT16_MAX ? link->message_owed : UINT16_MAX);
-    uint16_t controls = (uint16_t)(link->control_owed < UINT16_MAX ? link->control_owed : UINT16_MAX);
+    uint16_t messages = (uint16_t)(link->message_owed < UINT16_MAX ? link->message_owed
+                                                                   : UINT16_MAX);
+    uint16_t controls = (uint16_t)(link->control_owed < UINT16_MAX ? link->control_owed
+                                                                   : UINT16_MAX);
     lieni_frame_stamp(slot->bytes, messages, controls, link->number_out + 1);
     rc = conn->ops->post_send(conn->ep, slot->bytes, slot->len, link->mr, seq);
     if (rc != 0) {
@@ -243,7 +245,8 @@ static void names_due(struct lien_conn *conn, enum lieni_frame_kind kind,
 
 static bool credit_due(const struct lieni_link *link)
 {
-    return link->message_owed * 2 >= link->message_all || link->control_owed * 2 >= link->control_all;
+    return link->message_owed * 2 >= link->message_all ||
+           link->control_owed * 2 >= link->control_all;
 }
 
 static void simple_due(struct lien_conn *conn)
@@ -365,8 +368,8 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
 static int account(struct lien_conn *conn, const struct lieni_frame *frame, const char **why)
 {
     struct lieni_link *link = &conn->link;
-    uint32_t *left =
-        frame->kind == LIENI_FRAME_MSG ? &link->peer_message_left : &link->peer_control_left;
+    uint32_t *left = frame->kind == LIENI_FRAME_MSG ? &link->peer_message_left
+                                                    : &link->peer_control_left;
     *why = "a frame without credit";
     if (*left == 0)
         return LIEN_EPROTO;

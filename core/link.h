@@ -35,7 +35,7 @@ struct lieni_send_slot {
 };
 
 struct lieni_link {
-    lien_buf *slab; // receives, then sends
+    lien_buf *slab;     // receives, then sends
     unsigned slab_refs; // the connection, and each message that the application holds
     struct lieni_mr *mr;
     uint32_t frame_max;

@@ -39,10 +39,11 @@ void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream
     int rc = listener->closed ? LIEN_ECLOSED : 0;
     if (rc == 0 && ctx->half_open >= ctx->options.half_open_max) {
         rc = LIEN_ELIMIT;
-        lieni_log_say(ctx->log, LIEN_LOG_WARN, NULL, rc,
-                      "%u accepted connections are on their way to open, the limit half_open_max is %llu: "
-                      "one more was refused",
-                      ctx->half_open, (unsigned long long)ctx->options.half_open_max);
+        lieni_log_say(
+            ctx->log, LIEN_LOG_WARN, NULL, rc,
+            "%u accepted connections are on their way to open, the limit half_open_max is %llu: "
+            "one more was refused",
+            ctx->half_open, (unsigned long long)ctx->options.half_open_max);
     }
     if (rc == 0)
         rc = lieni_conn_new(ctx, &listener->opts.conn, &conn);

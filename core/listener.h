@@ -10,7 +10,7 @@
 #define LIENI_ACCEPT_QUEUE 64u
 
 struct lien_listener {
-    int object; // LIENI_OBJECT_LISTENER, see conn.h
+    int object;             // LIENI_OBJECT_LISTENER, see conn.h
     struct lieni_node node; // ctx->listeners
     lien_ctx *ctx;
     lien_listener_opts opts;
@@ -20,7 +20,8 @@ struct lien_listener {
     struct lieni_task closed_task;
     struct lieni_node waiting; // conns, by listen_node
     unsigned n_waiting;
-    unsigned refs; // handle; each connection of it that is not given to the application; closed task; waiters
+    unsigned
+        refs; // handle; each connection of it that is not given to the application; closed task; waiters
     bool closed;
 };
 

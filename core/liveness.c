@@ -8,7 +8,7 @@
 #include "core/read.h"
 
 #define RETRY_FIRST (1 * LIENI_MS)
-#define RETRY_MOST (64 * LIENI_MS)
+#define RETRY_MOST  (64 * LIENI_MS)
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -109,7 +109,8 @@ void lieni_liveness_watchdog(struct lieni_timer *timer)
     if (lieni_ctx_now(ctx) < due)
         lieni_timer_set(&ctx->timers, timer, due);
     else
-        lieni_conn_lose(conn, LIEN_EPEERLOST, "READs are outstanding and none completed for read_watchdog_ms");
+        lieni_conn_lose(conn, LIEN_EPEERLOST,
+                        "READs are outstanding and none completed for read_watchdog_ms");
 }
 
 // -- Posts to be tried again --

@@ -244,8 +244,7 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
         return rc;
     struct lieni_send *send = NULL;
     lieni_ctx_lock(ctx);
-    uint64_t deadline =
-        lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
+    uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
     while ((rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
         rc = lieni_ctx_wait_locked(ctx, deadline);
         if (rc != 0)
@@ -301,6 +300,8 @@ static void run_message(struct lieni_task *task)
 void lieni_messages_deliver(struct lien_conn *conn)
 {
     struct lieni_node *n;
+    if (!conn->has_handle)
+        return; // not accepted yet: they wait
     while ((n = lieni_list_first(&conn->inbox))) {
         struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
         if (!msg->ready)

@@ -11,9 +11,9 @@
 #include "core/link.h"
 
 struct lieni_send {
-    struct lien_conn *conn; // a reference
+    struct lien_conn *conn;   // a reference
     struct lien_grant *grant; // of the body, or NULL
-    bool on_wire;           // its frame's send is not over
+    bool on_wire;             // its frame's send is not over
     bool done, released;
     int status, released_status;
     void (*on_done)(void *arg, int status);
@@ -29,7 +29,7 @@ struct lien_msg {
     struct lieni_recv_slot *slot;
     const uint8_t *head;
     size_t head_len;
-    bool ready; // its body is here
+    bool ready;   // its body is here
     bool dropped; // freed before its body's READ was over
     lien_buf *body;
     struct lieni_token_data *token; // of a body that is on its way

@@ -19,7 +19,7 @@ struct lieni_nic {
     unsigned endpoints;
     uint32_t reads_inflight;
     bool retiring;
-    bool leaving;                // its regions are closed
+    bool leaving;                 // its regions are closed
     struct lieni_node read_turns; // connections with pieces to post
 };
 

@@ -13,7 +13,7 @@
 #include "core/listener.h"
 
 #define EVENTS 128u
-#define TASKS 256u // callbacks of one pass
+#define TASKS  256u // callbacks of one pass
 
 static void on_net_events(const struct lieni_net_event *evs, unsigned n)
 {
@@ -140,8 +140,6 @@ unsigned lieni_progress_pass(lien_ctx *ctx)
     in_pass = outer;
     pthread_mutex_unlock(&ctx->turn);
     done += run_tasks(ctx);
-    if (lieni_log_pending(ctx->log))
-        lieni_strand_post(ctx->strand, &ctx->log_task);
     return done;
 }
 

@@ -274,11 +274,11 @@ static int quarantine_room(const struct lien_conn *conn, uint64_t len)
     if (held == 0 || held + len <= ctx->options.quarantine_peer_bytes)
         return 0;
     struct lieni_log_at at = lieni_conn_at(conn, 0);
-    lieni_log_say(ctx->log, LIEN_LOG_WARN, &at, LIEN_ELIMIT,
-                  "%llu bytes of this peer are in quarantine, the limit quarantine_peer_bytes is %llu: "
-                  "READs are refused",
-                  (unsigned long long)held,
-                  (unsigned long long)ctx->options.quarantine_peer_bytes);
+    lieni_log_say(
+        ctx->log, LIEN_LOG_WARN, &at, LIEN_ELIMIT,
+        "%llu bytes of this peer are in quarantine, the limit quarantine_peer_bytes is %llu: "
+        "READs are refused",
+        (unsigned long long)held, (unsigned long long)ctx->options.quarantine_peer_bytes);
     return LIEN_ELIMIT;
 }
 

@@ -12,9 +12,9 @@
 #include "core/target.h"
 
 enum lieni_read_state {
-    LIENI_READ_RUNNING,  // posting and awaiting evidence. Ends by its last evidence, deadline, cancel, loss
+    LIENI_READ_RUNNING, // posting and awaiting evidence. Ends by its last evidence, deadline, cancel, loss
     LIENI_READ_DRAINING, // done is told; awaits the evidence of what is posted. Ends by it, or by the endpoint's end
-    LIENI_READ_OVER      // released
+    LIENI_READ_OVER // released
 };
 
 struct lien_read {
@@ -30,7 +30,8 @@ struct lien_read {
     void (*on_done)(void *arg, int status);
     void (*on_released)(void *arg, int status);
     void *arg;
-    void (*over)(void *owner, int status); // internal owner, under the lock, when the space is back or lost
+    void (*over)(void *owner,
+                 int status); // internal owner, under the lock, when the space is back or lost
     void *owner;
     struct lieni_task done_task, released_task;
     struct lieni_timer timer;
@@ -40,7 +41,11 @@ struct lien_read {
     bool has_handle;
 };
 
-enum lieni_post { LIENI_POSTED, LIENI_BLOCKED, LIENI_NOTHING };
+enum lieni_post {
+    LIENI_POSTED,
+    LIENI_BLOCKED,
+    LIENI_NOTHING
+};
 
 // Starts one on checked token data; the caller fills callbacks or over/owner and calls lieni_read_go().
 int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token, lien_space *space,

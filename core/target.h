@@ -13,7 +13,7 @@
 enum lieni_target_state {
     LIENI_TARGET_AVAILABLE, // the holder's. Ends when a read lends it
     LIENI_TARGET_READING,   // READs may write into it. Ends by evidence, or by quarantine
-    LIENI_TARGET_LOST       // in quarantine. Never ends; its buffers' own state tells when pool memory goes home
+    LIENI_TARGET_LOST // in quarantine. Never ends; its buffers' own state tells when pool memory goes home
 };
 
 struct lien_space {

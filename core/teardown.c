@@ -89,7 +89,8 @@ static void settle_memory(struct lien_conn *conn, enum lieni_proof proof)
     while (lieni_evidence_from_end(&conn->wrs, proof, &ev) == 0)
         spend(conn, &ev);
     lieni_list_remove(&conn->read_turn);
-    nic->reads_inflight -= conn->reads_outstanding; // budget returns with the endpoint, memory with evidence
+    nic->reads_inflight -=
+        conn->reads_outstanding; // budget returns with the endpoint, memory with evidence
     bool slab = abandon(conn);
     lieni_grants_end(conn, proof == LIENI_PROVEN);
     lieni_link_close(conn, slab);
@@ -115,6 +116,8 @@ static void gone(struct lien_conn *conn)
     stop_timers(conn);
     lieni_list_remove(&conn->work);
     conn->ctx->stats.conns_lost += conn->was_open && conn->status != LIEN_ECLOSED;
+    if (!conn->has_handle)
+        lieni_messages_drop(conn);
     lieni_conn_closed(conn);
     lieni_conn_unref(conn); // its life
 }

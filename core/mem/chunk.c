@@ -122,8 +122,7 @@ int lieni_chunk_map(struct lieni_mem_root *root, size_t len, bool huge, int node
     }
     // Huge pages are reserved here, so that a lack of them shows now and not as SIGBUS.
     int kind = huge ? MAP_HUGETLB : MAP_NORESERVE;
-    void *base =
-        mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | kind, -1, 0);
+    void *base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | kind, -1, 0);
     if (base == MAP_FAILED) {
         lieni_mem_fail(root, LIEN_ENOMEM, "mmap of %zu bytes%s: %s", len,
                        huge ? " on huge pages" : "", strerror(errno));

@@ -9,17 +9,17 @@
 #include "core/read.h"
 
 static const char *const fault_name[FAULTS] = {
-    [FAULT_BREAK] = "break",     [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish",
-    [FAULT_FREEZE] = "freeze",   [FAULT_CLOSE] = "close",       [FAULT_CANCEL] = "cancel",
-    [FAULT_REVOKE] = "revoke",   [FAULT_EAGAIN] = "eagain",     [FAULT_EBUSY] = "ebusy",
+    [FAULT_BREAK] = "break",       [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish",
+    [FAULT_FREEZE] = "freeze",     [FAULT_CLOSE] = "close",       [FAULT_CANCEL] = "cancel",
+    [FAULT_REVOKE] = "revoke",     [FAULT_EAGAIN] = "eagain",     [FAULT_EBUSY] = "ebusy",
     [FAULT_WITHHOLD] = "withhold", [FAULT_SPURIOUS] = "spurious", [FAULT_UNPROVEN] = "unproven",
 };
 
 static const char *const state_name[CELL_STATES] = {
-    [CELL_BOOT] = "boot",         [CELL_FABRIC] = "fabric",       [CELL_OPEN] = "open",
-    [CELL_ENDING] = "ending",     [CELL_DRAIN] = "drain",         [CELL_DESTROY] = "destroy",
+    [CELL_BOOT] = "boot",         [CELL_FABRIC] = "fabric",        [CELL_OPEN] = "open",
+    [CELL_ENDING] = "ending",     [CELL_DRAIN] = "drain",          [CELL_DESTROY] = "destroy",
     [CELL_READ_RUNNING] = "read", [CELL_READ_DRAINING] = "rdrain", [CELL_GRANT_LIVE] = "grant",
-    [CELL_GRANT_ASKED] = "asked", [CELL_BODY_SENT] = "body>",     [CELL_BODY_COMING] = "<body",
+    [CELL_GRANT_ASKED] = "asked", [CELL_BODY_SENT] = "body>",      [CELL_BODY_COMING] = "<body",
 };
 
 // -- What cannot occur -------------------------------------------------------------------------------------------------------------
@@ -35,7 +35,8 @@ static const struct impossible {
     {FAULT_CANCEL, CELL_FABRIC, "a read needs an open connection"},
     {FAULT_REVOKE, CELL_BOOT, "a grant needs an open connection"},
     {FAULT_REVOKE, CELL_FABRIC, "a grant needs an open connection"},
-    {FAULT_CLOSE, CELL_ENDING, "ENDING begins with the application's close; there is no handle left"},
+    {FAULT_CLOSE, CELL_ENDING,
+     "ENDING begins with the application's close; there is no handle left"},
     {FAULT_EAGAIN, CELL_BOOT, "there is no endpoint yet, so no posts"},
     {FAULT_EAGAIN, CELL_FABRIC, "the first receives go with connect or listen, others wait for UP"},
     {FAULT_EAGAIN, CELL_DRAIN, "posts end with the shutdown"},

@@ -40,8 +40,8 @@ enum cell_state {
     CELL_READ_DRAINING,
     CELL_GRANT_LIVE,
     CELL_GRANT_ASKED,
-    CELL_BODY_SENT,    // a message with a body is not released yet
-    CELL_BODY_COMING,  // a message whose body is being read
+    CELL_BODY_SENT,   // a message with a body is not released yet
+    CELL_BODY_COMING, // a message whose body is being read
     CELL_STATES
 };
 
