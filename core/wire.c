@@ -97,10 +97,11 @@ static void store_keys(uint8_t *bytes, uint32_t n, const struct lieni_key *keys)
     }
 }
 
-static int check_name(const uint8_t *bytes, uint32_t grants_max, const char **why)
+// `slots`: the size of the table the name is of.
+static int check_name(const uint8_t *bytes, uint32_t slots, const char **why)
 {
-    if (lieni_get32(bytes) >= grants_max)
-        return malformed(why, "slot is not below grants_max");
+    if (lieni_get32(bytes) >= slots)
+        return malformed(why, "slot is not below the owner's grants_max");
     if (lieni_get32(bytes + 4) == 0)
         return malformed(why, "generation is 0");
     return 0;
@@ -167,8 +168,8 @@ static void no_body(struct lieni_frame *frame)
     frame->n_names = 0;
 }
 
-static int decode_names(const uint8_t *bytes, size_t len, const struct lieni_wire_limits *limits,
-                        struct lieni_frame *frame, const char **why)
+static int decode_names(const uint8_t *bytes, size_t len, uint32_t slots, struct lieni_frame *frame,
+                        const char **why)
 {
     const size_t rest = len - LIENI_FRAME_HEADER;
     const uint8_t *names = bytes + LIENI_FRAME_HEADER;
@@ -178,7 +179,7 @@ static int decode_names(const uint8_t *bytes, size_t len, const struct lieni_wir
     if (n < 1 || n > LIENI_NAMES_MAX)
         return malformed(why, "number of names is not 1..64");
     for (size_t i = 0; i < n; i++) {
-        int rc = check_name(names + i * NAME_SIZE, limits->grants_max, why);
+        int rc = check_name(names + i * NAME_SIZE, slots, why);
         if (rc != 0)
             return rc;
     }
@@ -226,8 +227,10 @@ int lieni_frame_decode(const uint8_t *bytes, size_t len, const struct lieni_wire
         rc = decode_msg(bytes, len, limits, frame, why);
         break;
     case LIENI_FRAME_RELEASE:
+        rc = decode_names(bytes, len, limits->own_grants_max, frame, why);
+        break;
     case LIENI_FRAME_REVOKE:
-        rc = decode_names(bytes, len, limits, frame, why);
+        rc = decode_names(bytes, len, limits->grants_max, frame, why);
         break;
     case LIENI_FRAME_CREDIT:
     case LIENI_FRAME_BEAT:

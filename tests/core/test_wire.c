@@ -10,8 +10,10 @@
 #include "core/wire.h"
 #include "tests/support/wire_checks.h"
 
-static const struct lieni_wire_limits limits = {
-    .frame_max = 8192, .message_max = UINT64_C(1) << 32, .grants_max = 4096};
+static const struct lieni_wire_limits limits = {.frame_max = 8192,
+                                                .message_max = UINT64_C(1) << 32,
+                                                .grants_max = 4096,
+                                                .own_grants_max = 1000};
 
 static const uint8_t head[4096] = "the head of a message";
 
@@ -303,8 +305,10 @@ Test(frame, name_fields)
         {48, 4, UINT32_MAX, "slot"},
         {52, 4, 0, "generation"},
     };
+    static const struct wrong release_wrongs[] = {{16, 4, 1000, "slot"}, {24, 4, 1000, "slot"}};
     struct lieni_frame frame = names_of(LIENI_FRAME_RELEASE, 5);
     EXPECT_EACH_REFUSED(&frame, wrongs);
+    EXPECT_EACH_REFUSED(&frame, release_wrongs);
     frame.kind = LIENI_FRAME_REVOKE;
     EXPECT_EACH_REFUSED(&frame, wrongs);
 }
@@ -355,6 +359,27 @@ Test(frame, limits_are_those_given)
     tight.message_max = 6;
     tight.grants_max = 4095;
     expect_refused(&sample, &tight, "slot");
+}
+
+// A RELEASE names grants of the receiver, a REVOKE those of the sender: each has its own table.
+Test(frame, slots_are_below_the_owners_table)
+{
+    static const enum lieni_frame_kind kinds[] = {LIENI_FRAME_RELEASE, LIENI_FRAME_REVOKE};
+    for (unsigned i = 0; i < 2; i++) {
+        const struct lieni_frame frame = names_of(kinds[i], 5); // slots 0 .. 4
+        const struct sample sample = encoded(&frame);
+        struct lieni_wire_limits with = limits;
+        struct lieni_frame out;
+        const char *why = "";
+        uint32_t *owner = i == 0 ? &with.own_grants_max : &with.grants_max;
+        uint32_t *other = i == 0 ? &with.grants_max : &with.own_grants_max;
+        *owner = 5;
+        *other = 0;
+        cr_assert_eq(lieni_frame_decode(sample.bytes, sample.len, &with, &out, &why), 0, "%s", why);
+        *owner = 4;
+        *other = UINT32_MAX;
+        expect_refused(&sample, &with, "slot");
+    }
 }
 
 // The last byte of the address space but one can be named, the sum 2^64 cannot.

@@ -66,8 +66,10 @@ static inline const char *check_frame_values(const uint8_t *bytes, size_t len,
         return "total above message_max";
     if (frame->n_keys > 0 && (frame->name.slot >= limits->grants_max || frame->name.gen == 0))
         return "a body's name out of limits";
+    const uint32_t slots = frame->kind == LIENI_FRAME_RELEASE ? limits->own_grants_max
+                                                              : limits->grants_max;
     for (uint32_t i = 0; i < frame->n_names; i++)
-        if (frame->names[i].slot >= limits->grants_max || frame->names[i].gen == 0)
+        if (frame->names[i].slot >= slots || frame->names[i].gen == 0)
             return "a name out of limits";
     if (frame->head_len > 0 && (frame->head < bytes || frame->head_len > len ||
                                 (size_t)(frame->head - bytes) != len - frame->head_len))
