@@ -82,6 +82,7 @@ struct lien_conn {
     struct lieni_node reads;      // all that are not over
     struct lieni_node read_queue; // those with pieces to post
     struct lieni_node read_turn;  // nic->read_turns
+    uint32_t reads_max; // outstanding at once: the provider's, and what the peer's device serves
     uint32_t reads_outstanding;
     uint64_t read_bytes;
     struct lieni_timer watchdog;

@@ -122,6 +122,9 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
         return rc;
     agree(conn);
     conn->ops = slot->ops;
+    conn->reads_max = slot->ops->traits->reads_max;
+    if (conn->hs->peer.read_depth && conn->hs->peer.read_depth < conn->reads_max)
+        conn->reads_max = conn->hs->peer.read_depth;
     uint32_t posts = conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
                      slot->ops->traits->reads_max;
     if (posts > slot->ops->traits->posts_max)

@@ -260,9 +260,15 @@ static int open_pools(lien_ctx *ctx)
     return rc;
 }
 
+// Settings that are well-formed each, and wrong for what they mean.
 static int check_settings(const lien_ctx *ctx)
 {
     const struct lieni_options *o = &ctx->options;
+    if (strspn(o->advertise, "0123456789abcdefABCDEF.:%") != strlen(o->advertise)) {
+        lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_EOPTION,
+                      "advertise is \"%s\" and must be a numeric address", o->advertise);
+        return LIEN_EOPTION;
+    }
     if (o->heartbeat_ms == 0 || o->dead_ms >= 2 * o->heartbeat_ms)
         return 0;
     lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_EOPTION,

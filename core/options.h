@@ -39,7 +39,7 @@
       "Most bytes of one READ; the provider's own limit holds too (R19)")                          \
     X(read_conn_bytes, UINT, "4M", 4096, 1073741824, "bytes",                                      \
       "Most READ bytes outstanding on one connection; the provider's own limit holds too (R19)")   \
-    X(frame_max, UINT, "8192", 4096, 65536, "bytes", "Size of a receive: a frame and its header")  \
+    X(frame_max, UINT, "8192", 4096, 65535, "bytes", "Size of a receive: a frame and its header")  \
     X(message_credits, UINT, "32", 1, 4096, "messages",                                            \
       "Messages a peer may have sent that are not freed yet")                                      \
     X(control_credits, UINT, "32", 8, 4096, "frames",                                              \
@@ -59,7 +59,7 @@
     X(half_open_max, UINT, "64", 1, 4096, "connections",                                           \
       "Accepted connections that may be on their way to open at once")                             \
     X(fabric_ports, TEXT, "", 0, 15, "lo-hi", "Ports that fabric listeners may use; unset: any")   \
-    X(advertise, TEXT, "", 0, 255, "host",                                                         \
+    X(advertise, TEXT, "", 0, 95, "host",                                                         \
       "Address told to peers for the fabric connection; unset: that of the accepted bootstrap "    \
       "socket")
 

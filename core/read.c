@@ -200,7 +200,7 @@ static bool room(const struct lien_conn *conn, uint64_t len)
     const struct lieni_traits *t = conn->ops->traits;
     uint64_t max = least(conn->ctx->options.read_conn_bytes, t->read_bytes_max);
     return conn->reads_outstanding == 0 ||
-           (conn->reads_outstanding < t->reads_max && conn->read_bytes + len <= max);
+           (conn->reads_outstanding < conn->reads_max && conn->read_bytes + len <= max);
 }
 
 enum lieni_post lieni_read_post_one(struct lien_conn *conn)

@@ -92,7 +92,7 @@ Test(metrics, values_stand_under_their_names)
     expect_line(text, "lien_payload_copied_bytes_total", stats.payload_bytes_copied);
     expect_line(text, "lien_grants_bytes", stats.grants_bytes);
     expect_line(text, "lien_quarantined_bytes", stats.quarantined_bytes);
-    expect_line(text, "lien_quarantined_total", stats.quarantined_total);
+    expect_line(text, "lien_quarantined_ever_bytes_total", stats.quarantined_total);
     expect_line(text, "lien_evidence_unknown_total", stats.evidence_unknown);
     expect_line(text, "lien_pool_bytes", stats.pool_bytes);
     expect_line(text, "lien_log_dropped_total", stats.log_dropped);
