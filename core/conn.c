@@ -142,8 +142,8 @@ void lieni_conn_closed(struct lien_conn *conn)
 void lieni_conn_writable(struct lien_conn *conn)
 {
     lieni_ctx_changed(conn->ctx); // lien_send_wait
-    if (!conn->want_writable || conn->writable_posted || !conn->has_handle ||
-        lieni_link_message_room(&conn->link) != 0)
+    if (conn->state != LIENI_CONN_OPEN || !conn->want_writable || conn->writable_posted ||
+        !conn->has_handle || lieni_link_message_room(&conn->link) != 0)
         return;
     conn->want_writable = false;
     conn->writable_posted = true;
