@@ -237,70 +237,6 @@ static int net_arm(struct lieni_net *net)
 
 // -- Listening ---------------------------------------------------------------------------------------------------------------------
 
-// A bound and listening socket, or -1 and errno.
-static int listen_at(const struct addrinfo *at, bool dual)
-{
-    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -1;
-    int on = 1;
-    int off = 0;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    bool ok = true;
-    if (at->ai_family == AF_INET6)
-        ok = setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, dual ? &off : &on, sizeof on) == 0;
-    if (ok && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-// A listening socket in *fd. NULL, or why not.
-static const char *listen_on(const struct lieni_address *address, int *fd)
-{
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE};
-    bool any = strcmp(address->host, "*") == 0;
-    // Listening happens at once, so names are not looked up; this one needs no looking up.
-    const char *host = strcmp(address->host, "localhost") == 0 ? "127.0.0.1" : address->host;
-    const char *tries[] = {any ? "::" : host, any ? "0.0.0.0" : NULL};
-    const char *why = NULL;
-    *fd = -1;
-    for (size_t i = 0; i < 2 && tries[i] && *fd < 0; i++) {
-        struct addrinfo *list = NULL;
-        int rc = getaddrinfo(tries[i], address->port, &hints, &list);
-        if (rc == EAI_NONAME)
-            return "the host must be a numeric address of this machine, localhost or *";
-        if (rc != 0)
-            return gai_strerror(rc);
-        *fd = listen_at(list, any);
-        int error = errno;
-        freeaddrinfo(list);
-        if (*fd >= 0)
-            return NULL;
-        why = strerror(error);
-        if (error != EAFNOSUPPORT && error != EADDRNOTAVAIL)
-            break; // a machine without IPv6 goes on to IPv4
-    }
-    return why;
-}
-
-static int bound_name(int fd, bool any, char *text, size_t size)
-{
-    struct sockaddr_storage addr = {0};
-    socklen_t len = sizeof addr;
-    if (getsockname(fd, (struct sockaddr *)&addr, &len) != 0)
-        return LIEN_ESYS;
-    if (!any)
-        return lieni_address_name(&addr, text, size);
-    unsigned port = addr.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&addr)->sin6_port)
-                                               : ntohs(((struct sockaddr_in *)&addr)->sin_port);
-    int n = snprintf(text, size, "*:%u", port);
-    return n < 0 || (size_t)n >= size ? LIEN_ERANGE : 0;
-}
-
 static int net_listen(struct lieni_net *net, const char *text, void *user,
                       struct lieni_acceptor **out, char *bound, size_t size)
 {
@@ -308,11 +244,11 @@ static int net_listen(struct lieni_net *net, const char *text, void *user,
     int fd = -1;
     const char *why = lieni_address_parse(text, &address);
     if (!why)
-        why = listen_on(&address, &fd);
+        why = lieni_address_listen(&address, &fd);
     if (why)
         return say(net, LIEN_LOG_ERROR, LIEN_EADDR, "cannot listen at '%s': %s", text, why);
     struct lieni_acceptor *acceptor = calloc(1, sizeof *acceptor);
-    int code = acceptor ? bound_name(fd, strcmp(address.host, "*") == 0, bound, size) : LIEN_ENOMEM;
+    int code = acceptor ? lieni_address_bound(&address, fd, bound, size) : LIEN_ENOMEM;
     if (code != 0)
         goto fail;
     acceptor->watch.kind = WATCH_ACCEPTOR;

@@ -12,7 +12,7 @@
 
 extern const struct lieni_net_ops lieni_net_sockets;
 
-// -- bootstrap_address.c: pure, but for socket names -------------------------------------------------------------------------------
+// -- bootstrap_address.c: no state -------------------------------------------------------------------------------
 
 #define LIENI_HOST_MAX 256 // bytes of a host name, with its NUL
 
@@ -27,6 +27,10 @@ const char *lieni_address_parse(const char *text, struct lieni_address *address)
 int lieni_address_host(const struct sockaddr_storage *addr, char *text, size_t size);
 // "host:port" of it, "[v6]:port". LIEN_ERANGE.
 int lieni_address_name(const struct sockaddr_storage *addr, char *text, size_t size);
+// A socket that listens there, in *fd. NULL, or why not.
+const char *lieni_address_listen(const struct lieni_address *address, int *fd);
+// Where `fd` of lieni_address_listen() listens, "*:port" for any. LIEN_ERANGE.
+int lieni_address_bound(const struct lieni_address *address, int fd, char *text, size_t size);
 
 // -- bootstrap_resolver.c ----------------------------------------------------------------------------------------------------------
 

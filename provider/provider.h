@@ -68,9 +68,10 @@ enum lieni_proof {
 };
 
 enum lieni_event_kind {
+    // UP, FAILED and DOWN come at most once, and not after ep_shutdown.
     LIENI_EV_UP,     // connected, both private data checked; entries follow only after this
     LIENI_EV_FAILED, // never connected; the endpoint still has to be destroyed
-    LIENI_EV_DOWN,   // shut down or broken; entries may still follow
+    LIENI_EV_DOWN,   // shut down by the peer, or broken; entries may still follow
     LIENI_EV_ENTRY   // `cqe`
 };
 
@@ -141,7 +142,7 @@ struct lieni_provider {
     // Up to `max` events; returns their number. Serves what needs a call to be served (READs of tcp targets). Never blocks.
     unsigned (*poll)(struct lieni_prov *prov, struct lieni_event *events, unsigned max);
 
-    // `host` (numeric, or NULL) selects the NIC. May block briefly. LIEN_ENODEV ...
+    // `host` (numeric, or NULL) selects the NIC. May block briefly. LIEN_ENODEV: not an address of this machine, or of no NIC of this provider.
     int (*domain_open)(struct lieni_prov *prov, const char *host, struct lieni_domain **domain);
     // 0: gone, *proof says what that proves. LIEN_EBUSY: endpoints or regions are left; try again.
     int (*domain_close)(struct lieni_domain *domain, enum lieni_proof *proof);
@@ -159,7 +160,8 @@ struct lieni_provider {
     int (*connect)(struct lieni_domain *domain, const struct lieni_ep_args *args,
                    struct lieni_ep **ep);
 
-    // LIEN_EAGAIN: queue full now, try after progress. LIEN_ESTATE: not up, or shut down. Others: the endpoint is broken.
+    // `context` is not 0: that is what entries carry that match no post. LIEN_EAGAIN: queue full now (posts_max, or the provider's), try after progress.
+    // LIEN_ESTATE: UP was not polled yet, or the endpoint went down or was shut down. LIEN_EMSGSIZE: a READ above read_piece_max. Others: the endpoint is broken.
     int (*post_send)(struct lieni_ep *ep, const void *buf, size_t len, struct lieni_mr *mr,
                      uint64_t context);
     int (*post_recv)(struct lieni_ep *ep, void *buf, size_t len, struct lieni_mr *mr,
@@ -170,7 +172,8 @@ struct lieni_provider {
     // Bars posts from now on (under the locks of posts and queue reads, R17), then disconnects. Entries keep coming by poll. Idempotent.
     void (*ep_shutdown)(struct lieni_ep *ep);
     // After ep_shutdown. 0: gone, also from events; *proof says what that proves; entries read after the close began are counted in *late and proved nothing.
-    // LIEN_EBUSY: not yet; call again. Never blocks longer than the provider's own close (tens of ms).
+    // LIEN_EBUSY: not yet (connection management is stuck in the provider); call again, at latest when fd was readable: the end of that makes it so. LIEN_ESTATE: before ep_shutdown.
+    // Never blocks longer than the provider's own close (tens of ms).
     int (*ep_destroy)(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *late);
 };
 
@@ -183,9 +186,9 @@ struct lieni_acceptor; // a listening socket
 enum lieni_net_kind {
     LIENI_NET_ACCEPTED, // `stream` is new, on acceptor `user`; set its user with stream_user
     LIENI_NET_CONNECTED,
-    LIENI_NET_FAILED,   // could not connect (status, text already reported)
-    LIENI_NET_READABLE, // bytes, or the end, can be read
-    LIENI_NET_WRITABLE  // after LIEN_EAGAIN from write
+    LIENI_NET_FAILED, // could not connect (status, text already reported); the stream still has to be closed
+    LIENI_NET_READABLE, // bytes, or the end, arrived: told once for each arrival (EPOLLET), so read until LIEN_EAGAIN. What is left unread is not told again
+    LIENI_NET_WRITABLE  // once after each LIEN_EAGAIN from write
 };
 
 struct lieni_net_event {
@@ -203,16 +206,17 @@ struct lieni_net_ops {
     int (*arm)(struct lieni_net *net);
     unsigned (*poll)(struct lieni_net *net, struct lieni_net_event *events, unsigned max);
 
-    // Any thread, under core's lock. "host:port", "[v6]:port", "*:port". Binds at once (LIEN_EADDR after a report). `bound` gets the address as text.
+    // All below: any thread, under core's lock.
+    // "host:port", "[v6]:port", "*:port" (IPv4 and IPv6), port 0 any; host numeric or localhost. Binds at once (LIEN_EADDR after a report). `bound` gets the address as text.
     int (*listen)(struct lieni_net *net, const char *address, void *user,
                   struct lieni_acceptor **acceptor, char *bound, size_t size);
     void (*acceptor_close)(struct lieni_acceptor *acceptor);
 
-    // Any thread, under core's lock. Names are resolved without blocking the caller; several addresses are tried in turn. LIEN_EADDR: malformed.
+    // Names are resolved without blocking the caller; several addresses are tried in turn. LIEN_EADDR: malformed, after a report. No deadline of its own: core's.
     int (*connect)(struct lieni_net *net, const char *address, void *user,
                    struct lieni_stream **stream);
     void (*stream_user)(struct lieni_stream *stream, void *user);
-    // Bytes taken or given (0 .. len), LIEN_EAGAIN, or LIEN_ECLOSED / LIEN_EIO. Any thread, under core's lock.
+    // Bytes taken or given (1 .. len; 0 if len is 0), LIEN_EAGAIN (also before CONNECTED), or LIEN_ECLOSED (read: the peer's end) / LIEN_EIO.
     int64_t (*write)(struct lieni_stream *stream, const void *data, size_t len);
     int64_t (*read)(struct lieni_stream *stream, void *data, size_t len);
     // Numeric host (no port) of our and the peer's end, and "host:port" of the peer. LIEN_ERANGE: size too small.

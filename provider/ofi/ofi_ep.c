@@ -305,14 +305,15 @@ static int post_end(struct lieni_ep *ep, const char *what, ssize_t rc)
 {
     if (rc != 0)
         atomic_fetch_sub_explicit(&ep->outstanding, 1, memory_order_relaxed);
-    pthread_mutex_unlock(&ep->post_lock);
     if (rc == 0 || rc == -FI_EAGAIN)
         lieni_ofi_touch(ep);
+    struct lieni_prov *prov = ep->prov;
+    pthread_mutex_unlock(&ep->post_lock); // a shutdown may follow at once: ep is not ours any more
     if (rc == 0)
         return 0;
     if (rc == -FI_EAGAIN)
         return LIEN_EAGAIN;
-    int code = lieni_ofi_fail(ep->prov, LIEN_LOG_WARN, what, rc);
+    int code = lieni_ofi_fail(prov, LIEN_LOG_WARN, what, rc);
     // EAGAIN, EBUSY and EINVAL would invite another try; the endpoint is broken.
     return code == LIEN_EINVAL || code == LIEN_EBUSY ? LIEN_EIO : code;
 }

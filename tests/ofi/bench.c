@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -265,6 +266,7 @@ void target_start(struct target *target)
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); // also when the parent fails while this is stopped
         signal(SIGPIPE, SIG_IGN);
         close(pipes[0]);
         serve(pipes[1]);

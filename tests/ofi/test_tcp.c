@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/ofi/bench.h"
@@ -285,6 +286,10 @@ static unsigned inheritable(void)
         int flags = fcntl(fd, F_GETFD);
         if (fd > 2 && flags >= 0 && !(flags & FD_CLOEXEC)) {
             n++;
+            struct sockaddr_storage addr = {0};
+            socklen_t len = sizeof addr;
+            if (getsockname(fd, (struct sockaddr *)&addr, &len) == 0)
+                CHECK(addr.ss_family != AF_INET && addr.ss_family != AF_INET6);
             char path[64];
             char what[128] = "";
             snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
