@@ -207,10 +207,10 @@ bool is_mapped(const void *addr)
 
 // -- Provider --------------------------------------------------------------------------------------
 
-struct lieni_mr {
-    struct lieni_domain *domain;
+static struct lieni_mr {
+    struct lieni_domain *domain; // NULL: free
     void *base;
-};
+} mrs[256];
 
 static int fake_reg(struct lieni_domain *domain, void *addr, size_t len, unsigned access,
                     struct lieni_mr **mr, struct lieni_mr_info *info)
@@ -219,9 +219,14 @@ static int fake_reg(struct lieni_domain *domain, void *addr, size_t len, unsigne
         domain->fail_reg--;
         return LIEN_EREGISTER;
     }
-    *mr = calloc(1, sizeof **mr);
-    (*mr)->domain = domain;
-    (*mr)->base = addr;
+    size_t i = 0;
+    while (mrs[i].domain) {
+        if (++i == sizeof mrs / sizeof mrs[0]) {
+            abort();
+        }
+    }
+    mrs[i] = (struct lieni_mr){.domain = domain, .base = addr};
+    *mr = &mrs[i];
     domain->regions++;
     domain->registered++;
     domain->last_base = addr;
@@ -234,7 +239,7 @@ static int fake_reg(struct lieni_domain *domain, void *addr, size_t len, unsigne
 // Memory that is unmapped while registered is what R9 forbids.
 static int fake_close(struct lieni_mr *mr)
 {
-    if (!is_mapped(mr->base)) {
+    if (!mr->domain || !is_mapped(mr->base)) {
         abort();
     }
     if (mr->domain->fail_close) {
@@ -242,7 +247,7 @@ static int fake_close(struct lieni_mr *mr)
     }
     mr->domain->regions--;
     mr->domain->closed++;
-    free(mr);
+    mr->domain = NULL;
     return 0;
 }
 
