@@ -9,17 +9,17 @@
 #include "core/read.h"
 
 static const char *const fault_name[FAULTS] = {
-    [FAULT_BREAK] = "break",     [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish",
-    [FAULT_FREEZE] = "freeze",   [FAULT_CLOSE] = "close",       [FAULT_CANCEL] = "cancel",
-    [FAULT_REVOKE] = "revoke",   [FAULT_EAGAIN] = "eagain",     [FAULT_EBUSY] = "ebusy",
+    [FAULT_BREAK] = "break",       [FAULT_KILL] = "kill",         [FAULT_VANISH] = "vanish",
+    [FAULT_FREEZE] = "freeze",     [FAULT_CLOSE] = "close",       [FAULT_CANCEL] = "cancel",
+    [FAULT_REVOKE] = "revoke",     [FAULT_EAGAIN] = "eagain",     [FAULT_EBUSY] = "ebusy",
     [FAULT_WITHHOLD] = "withhold", [FAULT_SPURIOUS] = "spurious", [FAULT_UNPROVEN] = "unproven",
 };
 
 static const char *const state_name[CELL_STATES] = {
-    [CELL_BOOT] = "boot",         [CELL_FABRIC] = "fabric",       [CELL_OPEN] = "open",
-    [CELL_ENDING] = "ending",     [CELL_DRAIN] = "drain",         [CELL_DESTROY] = "destroy",
+    [CELL_BOOT] = "boot",         [CELL_FABRIC] = "fabric",        [CELL_OPEN] = "open",
+    [CELL_ENDING] = "ending",     [CELL_DRAIN] = "drain",          [CELL_DESTROY] = "destroy",
     [CELL_READ_RUNNING] = "read", [CELL_READ_DRAINING] = "rdrain", [CELL_GRANT_LIVE] = "grant",
-    [CELL_GRANT_ASKED] = "asked", [CELL_BODY_SENT] = "body>",     [CELL_BODY_COMING] = "<body",
+    [CELL_GRANT_ASKED] = "asked", [CELL_BODY_SENT] = "body>",      [CELL_BODY_COMING] = "<body",
 };
 
 // -- What cannot occur -------------------------------------------------------------------------------------------------------------
@@ -35,7 +35,8 @@ static const struct impossible {
     {FAULT_CANCEL, CELL_FABRIC, "a read needs an open connection"},
     {FAULT_REVOKE, CELL_BOOT, "a grant needs an open connection"},
     {FAULT_REVOKE, CELL_FABRIC, "a grant needs an open connection"},
-    {FAULT_CLOSE, CELL_ENDING, "ENDING begins with the application's close; there is no handle left"},
+    {FAULT_CLOSE, CELL_ENDING,
+     "ENDING begins with the application's close; there is no handle left"},
     {FAULT_EAGAIN, CELL_BOOT, "there is no endpoint yet, so no posts"},
     {FAULT_EAGAIN, CELL_FABRIC, "the first receives go with connect or listen, others wait for UP"},
     {FAULT_EAGAIN, CELL_DRAIN, "posts end with the shutdown"},
@@ -97,10 +98,10 @@ static bool conn_cell(const struct lien_conn *conn, enum cell_state *cell)
     return false;
 }
 
-static void note_reads(bool *met, const struct lien_conn *conn)
+static void note_reads(bool *met, struct lien_conn *conn)
 {
-    for (const struct lieni_node *n = conn->reads.next; n != &conn->reads; n = n->next) {
-        const struct lien_read *read = lieni_container(n, const struct lien_read, node);
+    for (struct lieni_node *n = conn->reads.next; n != &conn->reads; n = n->next) {
+        const struct lien_read *read = lieni_container(n, struct lien_read, node);
         switch (read->state) {
         case LIENI_READ_RUNNING:
             met[CELL_READ_RUNNING] = true;
@@ -114,11 +115,11 @@ static void note_reads(bool *met, const struct lien_conn *conn)
     }
 }
 
-static void note_grants(bool *met, const struct lien_conn *conn)
+static void note_grants(bool *met, struct lien_conn *conn)
 {
-    const struct lieni_node *head = &conn->live_grants;
-    for (const struct lieni_node *n = head->next; n != head; n = n->next) {
-        const struct lien_grant *grant = lieni_container(n, const struct lien_grant, node);
+    struct lieni_node *head = &conn->live_grants;
+    for (struct lieni_node *n = head->next; n != head; n = n->next) {
+        const struct lien_grant *grant = lieni_container(n, struct lien_grant, node);
         switch (grant->state) {
         case LIENI_GRANT_LIVE:
             met[CELL_GRANT_LIVE] = true;
@@ -133,17 +134,17 @@ static void note_grants(bool *met, const struct lien_conn *conn)
     }
 }
 
-static void note_messages(bool *met, const struct lien_conn *conn)
+static void note_messages(bool *met, struct lien_conn *conn)
 {
-    for (const struct lieni_node *n = conn->sends.next; n != &conn->sends; n = n->next)
-        if (lieni_container(n, const struct lieni_send, node)->grant)
+    for (struct lieni_node *n = conn->sends.next; n != &conn->sends; n = n->next)
+        if (lieni_container(n, struct lieni_send, node)->grant)
             met[CELL_BODY_SENT] = true;
-    for (const struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = n->next)
-        if (!lieni_container(n, const struct lien_msg, node)->ready)
+    for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = n->next)
+        if (!lieni_container(n, struct lien_msg, node)->ready)
             met[CELL_BODY_COMING] = true;
 }
 
-void cells_note(struct cells *cells, enum fault fault, const struct lien_conn *conn)
+void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn)
 {
     enum cell_state state;
     bool met[CELL_STATES] = {false};

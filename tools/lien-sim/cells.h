@@ -40,8 +40,8 @@ enum cell_state {
     CELL_READ_DRAINING,
     CELL_GRANT_LIVE,
     CELL_GRANT_ASKED,
-    CELL_BODY_SENT,    // a message with a body is not released yet
-    CELL_BODY_COMING,  // a message whose body is being read
+    CELL_BODY_SENT,   // a message with a body is not released yet
+    CELL_BODY_COMING, // a message whose body is being read
     CELL_STATES
 };
 
@@ -50,7 +50,7 @@ struct cells {
 };
 
 // The fault happens now to this connection: its state and those of its operations count.
-void cells_note(struct cells *cells, enum fault fault, const struct lien_conn *conn);
+void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn);
 void cells_add(struct cells *cells, const struct cells *more);
 // Prints the table. Returns how many cells that can occur are below `least`, each named (a class restricts what can occur only when it is set).
 unsigned cells_print(const struct cells *cells, FILE *out, uint64_t least);
