@@ -292,11 +292,6 @@ bool lieni_sim_node_ready(const struct lieni_sim_world *world, unsigned node)
     return n->wake || n->n_ready || n->serves_due || sim_net_ready(n);
 }
 
-void lieni_sim_set_autostep(struct lieni_sim_world *world, bool on)
-{
-    world->autostep = on;
-}
-
 // -- Nodes -------------------------------------------------------------------------------------------------------------------------
 
 static uint64_t env_now(void *self)

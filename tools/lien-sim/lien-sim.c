@@ -221,6 +221,8 @@ int main(int argc, char **argv)
     int bad = parse(argc, argv, &o);
     if (bad)
         return bad - 1;
+    if (o.trace)
+        setvbuf(stdout, NULL, _IOLBF, 0); // a crash loses nothing
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
