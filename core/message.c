@@ -334,9 +334,10 @@ static void body_read(void *owner, int status)
         return;
     }
     lieni_target_free(space);
-    msg_free(msg);
-    if (status != 0 && lieni_conn_usable(conn) == 0)
-        lieni_conn_lose(conn, status, "a message's body could not be read");
+    if (status != 0 && !msg->dropped && lieni_conn_usable(conn) == 0)
+        lieni_conn_lose(conn, status, "a message's body could not be read"); // drops it, and what is behind it
+    else
+        msg_free(msg);
 }
 
 static int start_body(struct lien_msg *msg, lien_buf *buf)
@@ -445,11 +446,13 @@ void lieni_messages_lost(struct lien_conn *conn, int status)
         if (!send->grant)
             released(send, 0);
     }
-    // Messages whose body is not here never will be; those whose READ runs are freed by its end.
+    // Messages whose body is not here never will be; those whose READ runs are freed by its end. Those behind them go too: the peer's order has no gaps.
+    bool gap = false;
     for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = next) {
         struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
         next = n->next;
-        if (msg->ready)
+        gap = gap || !msg->ready;
+        if (!gap)
             continue;
         msg->dropped = true;
         lieni_list_remove(n);
