@@ -90,6 +90,7 @@ struct app_read {
     unsigned n;
     lien_op ops[4];
     unsigned n_ops;
+    bool never_lent; // nothing was posted: ended at once
     struct app_read *next;
 };
 
@@ -123,7 +124,8 @@ struct program {
     struct app_msg *msgs;
     struct app_mem *mems;
     unsigned numbers;
-    bool stopping; // no new operations, also in callbacks
+    bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO
+    bool stopping;      // no new operations, also in callbacks
     bool failed;
     char failure[640];
     struct cells *cells;
@@ -163,8 +165,8 @@ void model_listener_close(struct app_node *node);
 
 // Whether every callback that is owed has come.
 bool model_quiet(const struct program *p);
-// At the end: whatever did not come is a failure.
-void model_check_end(struct program *p);
+// At the end: whatever did not come is a failure. Releases of registered memory are due when the contexts are closed.
+void model_check_end(struct program *p, bool contexts_closed);
 void model_free(struct program *p);
 
 #endif
