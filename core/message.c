@@ -244,8 +244,7 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
         return rc;
     struct lieni_send *send = NULL;
     lieni_ctx_lock(ctx);
-    uint64_t deadline =
-        lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
+    uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
     while ((rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
         rc = lieni_ctx_wait_locked(ctx, deadline);
         if (rc != 0)
@@ -335,7 +334,8 @@ static void body_read(void *owner, int status)
     }
     lieni_target_free(space);
     if (status != 0 && !msg->dropped && lieni_conn_usable(conn) == 0)
-        lieni_conn_lose(conn, status, "a message's body could not be read"); // drops it, and what is behind it
+        lieni_conn_lose(conn, status,
+                        "a message's body could not be read"); // drops it, and what is behind it
     else
         msg_free(msg);
 }
@@ -421,7 +421,8 @@ int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     conn->link.slab_refs++;
     lieni_list_init(&msg->node);
     lieni_list_append(&conn->inbox, &msg->node);
-    if (!conn->has_handle && !conn->listener) { // closed here: nobody will take it
+    if ((!conn->has_handle && !conn->listener) ||
+        conn->inbox_gap) { // closed here: nobody will take it
         msg->ready = true;
         msg_free(msg);
         return 0;
@@ -431,8 +432,10 @@ int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
         return 0;
     }
     int rc = fetch_body(msg, frame);
-    if (rc != 0)
+    if (rc != 0) {
+        conn->inbox_gap = true;
         msg_free(msg);
+    }
     return rc;
 }
 
@@ -447,12 +450,11 @@ void lieni_messages_lost(struct lien_conn *conn, int status)
             released(send, 0);
     }
     // Messages whose body is not here never will be; those whose READ runs are freed by its end. Those behind them go too: the peer's order has no gaps.
-    bool gap = false;
     for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = next) {
         struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
         next = n->next;
-        gap = gap || !msg->ready;
-        if (!gap)
+        conn->inbox_gap = conn->inbox_gap || !msg->ready;
+        if (!conn->inbox_gap)
             continue;
         msg->dropped = true;
         lieni_list_remove(n);
