@@ -333,11 +333,10 @@ static void body_read(void *owner, int status)
         return;
     }
     lieni_target_free(space);
-    if (status != 0 && !msg->dropped && lieni_conn_usable(conn) == 0)
-        lieni_conn_lose(conn, status,
-                        "a message's body could not be read"); // drops it, and what is behind it
-    else
+    if (msg->dropped)
         msg_free(msg);
+    else if (lieni_conn_usable(conn) == 0) // the end of the connection drops it, and what is behind it
+        lieni_conn_lose(conn, status ? status : LIEN_EIO, "a message's body could not be read");
 }
 
 static int start_body(struct lien_msg *msg, lien_buf *buf)
@@ -450,12 +449,14 @@ void lieni_messages_lost(struct lien_conn *conn, int status)
             released(send, 0);
     }
     // Messages whose body is not here never will be; those whose READ runs are freed by its end. Those behind them go too: the peer's order has no gaps.
+    bool gap = false;
     for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = next) {
         struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
         next = n->next;
-        conn->inbox_gap = conn->inbox_gap || !msg->ready;
-        if (!conn->inbox_gap)
+        gap = gap || !msg->ready;
+        if (!gap)
             continue;
+        conn->inbox_gap = true;
         msg->dropped = true;
         lieni_list_remove(n);
         if (!msg->space)
