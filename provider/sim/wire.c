@@ -47,10 +47,23 @@ struct sim_op *sim_op_unqueue(struct sim_queue *queue)
 
 // -- Entries -----------------------------------------------------------------------------------------------------------------------
 
+static void spurious_entry(struct sim_op *op)
+{
+    struct lieni_sim_world *world = op->ep->node->world;
+    bool again = sim_rand(&world->rng) & 1;
+    struct lieni_event event = {
+        .kind = LIENI_EV_ENTRY,
+        .cqe = {.context = again ? op->context : 0, .status = LIEN_EIO, .provider_error = 125}};
+    sim_fault(world, LIENI_SIM_SPURIOUS, op->ep->args.user);
+    sim_note(world, "spurious", op->ep->node, op->number, again, 0);
+    sim_ready_push(op->ep, NULL, &event);
+}
+
 static void fire_entry(struct lieni_sim_world *world, struct sim_event *ev)
 {
-    (void)world;
     sim_entry(ev->op, (int)(int64_t)ev->value, ev->len);
+    if (sim_chance(world, world->config.p_spurious / 32))
+        spurious_entry(ev->op);
 }
 
 static void plan_entry(struct sim_op *op, uint64_t at, int status, size_t len)
@@ -94,18 +107,6 @@ static void plan_ghosts(struct sim_op *op)
 }
 
 // -- Breaks ------------------------------------------------------------------------------------------------------------------------
-
-static void spurious_entry(struct sim_op *op)
-{
-    struct lieni_sim_world *world = op->ep->node->world;
-    bool again = sim_rand(&world->rng) & 1;
-    struct lieni_event event = {
-        .kind = LIENI_EV_ENTRY,
-        .cqe = {.context = again ? op->context : 0, .status = LIEN_EIO, .provider_error = 125}};
-    sim_fault(world, LIENI_SIM_SPURIOUS, op->ep->args.user);
-    sim_note(world, "spurious", op->ep->node, op->number, again, 0);
-    sim_ready_push(op->ep, NULL, &event);
-}
 
 static void fire_flush(struct lieni_sim_world *world, struct sim_event *ev)
 {

@@ -144,18 +144,36 @@ static void note_messages(bool *met, struct lien_conn *conn)
             met[CELL_BODY_COMING] = true;
 }
 
-void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn)
+static bool states_of(struct lien_conn *conn, bool *met)
 {
     enum cell_state state;
-    bool met[CELL_STATES] = {false};
     if (!conn_cell(conn, &state))
-        return;
+        return false;
     met[state] = true;
     note_reads(met, conn);
     note_grants(met, conn);
     note_messages(met, conn);
+    return true;
+}
+
+void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn)
+{
+    bool met[CELL_STATES] = {false};
+    if (!states_of(conn, met))
+        return;
     for (int i = 0; i < CELL_STATES; i++)
         cells->count[fault][i] += met[i];
+}
+
+bool cells_in(struct lien_conn *conn, enum cell_state state)
+{
+    bool met[CELL_STATES] = {false};
+    return states_of(conn, met) && met[state];
+}
+
+bool cells_possible(enum fault fault, enum cell_state state)
+{
+    return !why_not(fault, state);
 }
 
 void cells_add(struct cells *cells, const struct cells *more)

@@ -534,14 +534,16 @@ void model_grant_close(struct app_grant *g)
         program_fail(g->op.p, "lien_grant_close failed");
 }
 
-// A grant of the peer on this connection; NULL: none.
+// A grant of the peer on this connection, at times one that is over; NULL: none.
 static struct app_grant *peers_grant(struct app_conn *c)
 {
     struct program *p = c->p;
     struct app_grant *found = NULL;
     unsigned n = 0;
+    bool any = one_in(p, 10);
     for (struct app_grant *g = p->grants; g && n < 12; g = g->next)
-        if (g->op.started && g->conn->id == c->id && g->conn != c && one_in(p, ++n))
+        if (g->op.started && g->conn->id == c->id && g->conn != c && (any || !g->op.released) &&
+            one_in(p, ++n))
             found = g;
     return found;
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conn.h"
+#include "core/ctx.h"
 
 #define MS UINT64_C(1000000)
 
@@ -18,19 +18,19 @@
 
 // -- The clock ---------------------------------------------------------------------------------------------------------------------
 
-static bool runs(const struct app_node *node)
+bool node_runs(const struct app_node *node)
 {
     return node->ctx && !node->dead && !node->frozen;
 }
 
 static uint64_t next_timer(const struct app_node *node)
 {
-    return runs(node) ? lieni_timers_next(&node->ctx->timers) : UINT64_MAX;
+    return node_runs(node) ? lieni_timers_next(&node->ctx->timers) : UINT64_MAX;
 }
 
 static void progress_node(struct program *p, struct app_node *node)
 {
-    for (unsigned i = 0; runs(node) && !p->failed; i++) {
+    for (unsigned i = 0; node_runs(node) && !p->failed; i++) {
         bool due = lieni_sim_node_ready(p->world, node->index) ||
                    next_timer(node) <= lieni_sim_now(p->world) ||
                    lien_ctx_arm(node->ctx) == LIEN_EAGAIN;
@@ -94,6 +94,7 @@ static void run_world(struct program *p, uint64_t until, unsigned moments)
             lieni_sim_advance(p->world, at);
         thaw_due(p);
         progress_all(p, true);
+        faults_try(p);
         check_world(p);
     }
 }
@@ -111,134 +112,48 @@ static void run_world(struct program *p, uint64_t until, unsigned moments)
 
 static struct app_conn *pick_usable(struct program *p)
 {
-    PICK(app_conn, p->conns, model_conn_usable(x) && runs(x->node));
+    PICK(app_conn, p->conns, model_conn_usable(x) && node_runs(x->node));
 }
 
 static struct app_conn *pick_open_handle(struct program *p)
 {
-    PICK(app_conn, p->conns, x->conn && runs(x->node));
+    PICK(app_conn, p->conns, x->conn && node_runs(x->node));
 }
 
 static struct app_conn *pick_over(struct program *p)
 {
-    PICK(app_conn, p->conns, x->conn && runs(x->node) && (x->lost || x->open_status));
+    PICK(app_conn, p->conns, x->conn && node_runs(x->node) && (x->lost || x->open_status));
 }
 
 static struct app_grant *pick_grant(struct program *p)
 {
-    PICK(app_grant, p->grants, x->grant && runs(x->conn->node));
+    PICK(app_grant, p->grants, x->grant && node_runs(x->conn->node));
 }
 
 static struct app_read *pick_read(struct program *p)
 {
-    PICK(app_read, p->reads, x->read && runs(x->conn->node));
+    PICK(app_read, p->reads, x->read && node_runs(x->conn->node));
 }
 
 static struct app_read *pick_read_running(struct program *p)
 {
-    PICK(app_read, p->reads, x->read && !x->op.done && runs(x->conn->node));
+    PICK(app_read, p->reads, x->read && !x->op.done && node_runs(x->conn->node));
 }
 
 static struct app_msg *pick_msg(struct program *p)
 {
-    PICK(app_msg, p->msgs, runs(x->node));
+    PICK(app_msg, p->msgs, node_runs(x->node));
 }
 
 static struct app_mem *pick_mem(struct program *p)
 {
-    PICK(app_mem, p->mems, x->mem && runs(x->node));
+    PICK(app_mem, p->mems, x->mem && node_runs(x->node));
 }
 
 static struct app_node *pick_node(struct program *p)
 {
     struct app_node *node = &p->nodes[draw(p, p->n_nodes)];
-    return runs(node) ? node : NULL;
-}
-
-// A connection of core's, in whatever state, of a node that runs; by turns a rare state is preferred.
-static struct lien_conn *pick_core_conn(struct program *p)
-{
-    struct app_node *node = pick_node(p);
-    struct lien_conn *found = NULL;
-    uint64_t seen = 0;
-    bool rare = one_in(p, 2);
-    if (!node)
-        return NULL;
-    struct lieni_node *head = &node->ctx->conns;
-    for (struct lieni_node *n = head->next; n != head; n = n->next) {
-        struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
-        bool fine = conn->state != LIENI_CONN_GONE && (!rare || conn->state != LIENI_CONN_OPEN);
-        if (fine && one_in(p, ++seen))
-            found = conn;
-    }
-    return found;
-}
-
-// -- Faults ------------------------------------------------------------------------------------------------------------------------
-
-// The fault happens to all connections of other nodes whose peer is `node`.
-static void note_peers(struct program *p, enum fault fault, const struct app_node *node)
-{
-    const char *host = lieni_sim_node_host(p->world, node->index);
-    for (unsigned i = 0; i < p->n_nodes; i++) {
-        if (i == node->index || !runs(&p->nodes[i]))
-            continue;
-        struct lieni_node *head = &p->nodes[i].ctx->conns;
-        for (struct lieni_node *n = head->next; n != head; n = n->next) {
-            struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
-            if (strcmp(conn->peer_host, host) == 0)
-                cells_note(p->cells, fault, conn);
-        }
-    }
-}
-
-static void do_break(struct program *p)
-{
-    struct lien_conn *conn = pick_core_conn(p);
-    if (!conn || (!conn->ep && !conn->stream))
-        return;
-    cells_note(p->cells, FAULT_BREAK, conn);
-    if (conn->ep)
-        lieni_sim_break_ep(conn->ep);
-    if (conn->stream && (!conn->ep || one_in(p, 2)))
-        lieni_sim_break_stream(conn->stream);
-}
-
-static void do_kill(struct program *p)
-{
-    struct app_node *node = pick_node(p);
-    unsigned alive = 0;
-    for (unsigned i = 0; i < p->n_nodes; i++)
-        alive += !p->nodes[i].dead;
-    if (!node || alive < 2)
-        return;
-    bool silent = one_in(p, 2);
-    note_peers(p, silent ? FAULT_VANISH : FAULT_KILL, node);
-    node->dead = true;
-    lieni_sim_kill_node(p->world, node->index, silent);
-}
-
-static void do_freeze(struct program *p)
-{
-    struct app_node *node = pick_node(p);
-    if (!node)
-        return;
-    note_peers(p, FAULT_FREEZE, node);
-    node->frozen = true;
-    node->thaw_at = lieni_sim_now(p->world) + MS * (one_in(p, 3) ? draw(p, 1500) : draw(p, 40));
-    lieni_sim_freeze_node(p->world, node->index);
-}
-
-static void on_fault(void *self, enum lieni_sim_fault fault, void *user)
-{
-    static const enum fault row[LIENI_SIM_FAULTS] = {
-        [LIENI_SIM_EAGAIN] = FAULT_EAGAIN,     [LIENI_SIM_EBUSY] = FAULT_EBUSY,
-        [LIENI_SIM_WITHHOLD] = FAULT_WITHHOLD, [LIENI_SIM_SPURIOUS] = FAULT_SPURIOUS,
-        [LIENI_SIM_UNPROVEN] = FAULT_UNPROVEN,
-    };
-    struct program *p = self;
-    if (user && fault != LIENI_SIM_REGISTER)
-        cells_note(p->cells, row[fault], user);
+    return node_runs(node) ? node : NULL;
 }
 
 // -- Actions -----------------------------------------------------------------------------------------------------------------------
@@ -249,7 +164,7 @@ static void do_connect(struct program *p)
     unsigned open = 0;
     for (struct app_conn *c = p->conns; c; c = c->next)
         open += c->conn != NULL;
-    if (!from || from == to || !to->address[0] || open > 6 * p->n_nodes)
+    if (!from || from == to || open > 6 * p->n_nodes || (to->dead && !one_in(p, 8)))
         return;
     struct app_conn *c = model_conn_new(from, false);
     lien_conn_opts opts;
@@ -263,36 +178,22 @@ static void do_connect(struct program *p)
 static void do_close(struct program *p)
 {
     struct app_conn *c = one_in(p, 3) ? pick_open_handle(p) : pick_over(p);
-    if (!c)
-        return;
-    cells_note(p->cells, FAULT_CLOSE, c->conn);
-    model_conn_close(c);
+    if (c)
+        faults_close(c);
 }
 
 static void do_cancel(struct program *p)
 {
     struct app_read *r = pick_read_running(p);
-    if (!r)
-        return;
-    if (r->conn->conn)
-        cells_note(p->cells, FAULT_CANCEL, r->conn->conn);
-    if (one_in(p, 2))
-        model_cancel(r);
-    else
-        model_read_close(r);
+    if (r)
+        faults_cancel(r);
 }
 
 static void do_revoke(struct program *p)
 {
     struct app_grant *g = pick_grant(p);
-    if (!g)
-        return;
-    if (g->conn->conn)
-        cells_note(p->cells, FAULT_REVOKE, g->conn->conn);
-    if (one_in(p, 2))
-        model_revoke(g);
-    else
-        model_grant_close(g);
+    if (g)
+        faults_revoke(g);
 }
 
 static void do_listener(struct program *p)
@@ -323,7 +224,7 @@ static void do_stats(struct program *p)
     if (!node)
         return;
     int err = lien_ctx_stats_get(node->ctx, &stats);
-    if (err || stats.protocol_errors)
+    if (err || (stats.protocol_errors && !p->short_release))
         program_fail(p, "node %u: stats answer %s, %llu protocol errors between honest peers",
                      node->index, lien_errname(err), (unsigned long long)stats.protocol_errors);
 }
@@ -335,10 +236,18 @@ static void with_conn(struct program *p, void (*action)(struct app_conn *))
         action(c);
 }
 
+static bool few_conns(const struct program *p)
+{
+    unsigned open = 0;
+    for (const struct app_conn *c = p->conns; c; c = c->next)
+        open += model_conn_usable(c) && !c->lost;
+    return open < 2 * p->n_nodes;
+}
+
 static void act(struct program *p)
 {
     uint64_t at = draw(p, 100);
-    if (at < 8) {
+    if (at < 5 || (at < 20 && few_conns(p))) {
         do_connect(p);
     } else if (at < 24) {
         with_conn(p, model_grant);
@@ -364,18 +273,16 @@ static void act(struct program *p)
         do_close(p);
     } else if (at < 91) {
         do_mem(p);
-    } else if (at < 96) {
-        do_break(p);
-    } else if (at < 98) {
-        if (one_in(p, 2))
-            do_freeze(p);
-        else if (one_in(p, 8))
+    } else if (at < 93) {
+        faults_break_any(p);
+    } else {
+        if (one_in(p, 6))
             do_listener(p);
         else
             do_stats(p);
-    } else if (one_in(p, 3)) {
-        do_kill(p);
     }
+    if (one_in(p, 4))
+        faults_wish(p);
 }
 
 static void step(struct program *p)
@@ -491,8 +398,8 @@ static bool setup(struct program *p)
     }
     if (p->trace)
         lieni_sim_set_trace(p->world, trace_line, p);
-    lieni_sim_set_fault_hook(p->world, on_fault, p);
-    p->n_nodes = 2 + (unsigned)draw(p, NODES_MAX - 1);
+    lieni_sim_set_fault_hook(p->world, faults_hook, p);
+    p->n_nodes = one_in(p, 2) ? NODES_MAX : 2 + (unsigned)draw(p, NODES_MAX - 1);
     draw_faults(p->world, p->kind);
     p->short_release = one_in(p, 5);
     for (unsigned i = 0; i < p->n_nodes && !p->failed; i++)
@@ -513,9 +420,7 @@ static void close_everything(struct program *p)
         model_listener_close(node);
     }
     for (struct app_conn *c = p->conns; c; c = c->next) {
-        if (c->conn)
-            cells_note(p->cells, FAULT_CLOSE, c->conn);
-        model_conn_close(c);
+        faults_close(c);
         if (one_in(p, 3))
             run_world(p, UINT64_MAX, (unsigned)draw(p, 20));
     }
@@ -546,7 +451,7 @@ static void check_levels(struct program *p, struct app_node *node)
         program_fail(p, "node %u at the end: %s, %llu connections, %llu grants of %llu bytes",
                      node->index, lien_errname(err), (unsigned long long)s.conns_open,
                      (unsigned long long)s.grants_live, (unsigned long long)s.grants_bytes);
-    if (s.protocol_errors)
+    if (s.protocol_errors && !p->short_release)
         program_fail(p, "node %u: %llu protocol errors between honest peers", node->index,
                      (unsigned long long)s.protocol_errors);
     uint64_t lost = lieni_mem_bytes_lost(node->ctx->mem);
@@ -596,8 +501,9 @@ static void finish(struct program *p)
 bool program_run(struct program *p)
 {
     if (setup(p)) {
-        for (unsigned i = 0; i < p->steps && !p->failed; i++)
+        for (p->step = 0; p->step < p->steps && !p->failed; p->step++)
             step(p);
+        p->wish.active = false;
         if (!p->failed)
             finish(p);
     }

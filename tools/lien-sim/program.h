@@ -124,6 +124,14 @@ struct program {
     struct app_msg *msgs;
     struct app_mem *mems;
     unsigned numbers;
+    unsigned step;
+    struct
+        wish { // a fault that waits for a connection in a state: rare cells are met by waiting for them
+        bool active;
+        enum fault fault;
+        enum cell_state state;
+        unsigned moments; // until it is given up
+    } wish;
     bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO
     bool stopping;      // no new operations, also in callbacks
     bool failed;
@@ -136,6 +144,19 @@ struct program {
 
 // Runs the program of a seed. False: it failed, p->failure says how. `p` was zeroed and its seed, steps, trace, kind and cells set.
 bool program_run(struct program *p);
+
+bool node_runs(const struct app_node *node); // neither dead nor frozen nor closed
+
+// -- faults.c ----------------------------------------------------------------------------------------------------------------------
+
+void faults_hook(void *self, enum lieni_sim_fault fault, void *user);
+void faults_break_any(struct program *p);
+void faults_close(struct app_conn *c);
+void faults_cancel(struct app_read *r);  // has a handle
+void faults_revoke(struct app_grant *g); // has a handle
+// Draws a wish, unless there is one. faults_try: at each moment.
+void faults_wish(struct program *p);
+void faults_try(struct program *p);
 
 // -- model.c: used by program.c ----------------------------------------------------------------------------------------------------
 
