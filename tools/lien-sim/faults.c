@@ -149,7 +149,13 @@ void faults_wish(struct program *p)
     if (p->wish.active)
         return;
     w.fault = faults[draw(p, sizeof faults / sizeof *faults)];
+    // A cancel of a read on a connection that ends is rare: the handle must have been kept.
+    static const enum cell_state cancels[] = {CELL_ENDING,      CELL_ENDING,     CELL_DRAIN,
+                                              CELL_DESTROY,     CELL_DESTROY,    CELL_READ_DRAINING,
+                                              CELL_GRANT_ASKED, CELL_BODY_COMING};
     w.state = states[draw(p, sizeof states / sizeof *states)];
+    if (w.fault == FAULT_CANCEL)
+        w.state = cancels[draw(p, sizeof cancels / sizeof *cancels)];
     bool kill = w.fault == FAULT_KILL || w.fault == FAULT_VANISH;
     if (kill && (p->step * 4 < p->steps || !may_kill(p)))
         w.fault = FAULT_FREEZE;
