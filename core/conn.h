@@ -90,6 +90,7 @@ struct lien_conn {
 
     struct lieni_node sends;
     struct lieni_node inbox;
+    bool inbox_gap; // a message was dropped: none behind it is delivered
 
     uint64_t last_rx, last_tx; // frames, and READs completed
     uint64_t beat_every;       // ns; 0: none

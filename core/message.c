@@ -335,9 +335,10 @@ static void body_read(void *owner, int status)
         return;
     }
     lieni_target_free(space);
-    msg_free(msg);
-    if (status != 0 && lieni_conn_usable(conn) == 0)
-        lieni_conn_lose(conn, status, "a message's body could not be read");
+    if (msg->dropped)
+        msg_free(msg);
+    else if (lieni_conn_usable(conn) == 0) // the end of the connection drops it, and what is behind it
+        lieni_conn_lose(conn, status ? status : LIEN_EIO, "a message's body could not be read");
 }
 
 static int start_body(struct lien_msg *msg, lien_buf *buf)
@@ -421,7 +422,8 @@ int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     conn->link.slab_refs++;
     lieni_list_init(&msg->node);
     lieni_list_append(&conn->inbox, &msg->node);
-    if (!conn->has_handle && !conn->listener) { // closed here: nobody will take it
+    if ((!conn->has_handle && !conn->listener) ||
+        conn->inbox_gap) { // closed here: nobody will take it
         msg->ready = true;
         msg_free(msg);
         return 0;
@@ -431,8 +433,10 @@ int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
         return 0;
     }
     int rc = fetch_body(msg, frame);
-    if (rc != 0)
+    if (rc != 0) {
+        conn->inbox_gap = true;
         msg_free(msg);
+    }
     return rc;
 }
 
@@ -446,12 +450,15 @@ void lieni_messages_lost(struct lien_conn *conn, int status)
         if (!send->grant)
             released(send, 0);
     }
-    // Messages whose body is not here never will be; those whose READ runs are freed by its end.
+    // Messages whose body is not here never will be; those whose READ runs are freed by its end. Those behind them go too: the peer's order has no gaps.
+    bool gap = false;
     for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = next) {
         struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
         next = n->next;
-        if (msg->ready)
+        gap = gap || !msg->ready;
+        if (!gap)
             continue;
+        conn->inbox_gap = true;
         msg->dropped = true;
         lieni_list_remove(n);
         if (!msg->space)

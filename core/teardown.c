@@ -211,14 +211,19 @@ void lieni_conn_timer(struct lien_conn *conn)
     }
 }
 
+static void shut_down(struct lien_conn *conn)
+{
+    if (conn->shutdown_done)
+        return;
+    conn->shutdown_done = true;
+    lieni_ctx_unlock(conn->ctx);
+    conn->ops->ep_shutdown(conn->ep);
+    lieni_ctx_lock(conn->ctx);
+}
+
 static void drain(struct lien_conn *conn)
 {
-    if (!conn->shutdown_done) {
-        conn->shutdown_done = true;
-        lieni_ctx_unlock(conn->ctx);
-        conn->ops->ep_shutdown(conn->ep);
-        lieni_ctx_lock(conn->ctx);
-    }
+    shut_down(conn);
     if (lieni_wrs_outstanding(&conn->wrs) == 0 || !conn->was_open)
         lieni_conn_set_state(conn, LIENI_CONN_DESTROY);
 }
@@ -229,6 +234,7 @@ static void destroy(struct lien_conn *conn)
     enum lieni_proof proof = LIENI_UNKNOWN;
     uint64_t late = 0;
     lieni_timer_clear(&ctx->timers, &conn->timer);
+    shut_down(conn);           // a process that was stopped may come here by the timer alone
     lieni_wrs_end(&conn->wrs); // from here on entries prove nothing
     lieni_ctx_unlock(ctx);
     int rc = conn->ops->ep_destroy(conn->ep, &proof, &late);

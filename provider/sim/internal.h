@@ -212,7 +212,6 @@ struct lieni_sim_world {
     struct sim_event **heap;
     size_t n_heap, cap_heap;
     struct sim_node *nodes;
-    bool autostep;
     uint64_t numbers; // of objects and operations
     uint16_t next_port;
     struct lieni_ep *eps;

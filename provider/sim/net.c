@@ -100,7 +100,7 @@ static unsigned net_poll(struct lieni_net *net, struct lieni_net_event *events, 
     if (!node->n_readable)
         return n;
     for (struct lieni_stream *s = node->world->streams; s && n < max; s = s->next)
-        if (s->node == node && s->readable)
+        if (s->node == node && s->readable && s->user) // accepted in this call: the next one tells
             events[n++] = (struct lieni_net_event){.kind = LIENI_NET_READABLE, .user = s->user};
     return n;
 }

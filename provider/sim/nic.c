@@ -130,9 +130,6 @@ static unsigned prov_poll(struct lieni_prov *prov, struct lieni_event *events, u
     struct sim_node *node = prov->node;
     struct lieni_sim_world *world = node->world;
     node->wake = false;
-    if (world->autostep && !node->n_ready && !node->serves_due &&
-        !lieni_sim_step(world, world->now + 1000000))
-        lieni_sim_advance(world, world->now + 1000000);
     if (node->serves_due && !node->frozen && !node->killed) {
         for (struct lieni_ep *ep = world->eps; ep; ep = ep->next)
             if (ep->node == node && ep->serve_due) {

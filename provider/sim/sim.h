@@ -81,8 +81,6 @@ bool lieni_sim_step(struct lieni_sim_world *world, uint64_t limit);
 void lieni_sim_advance(struct lieni_sim_world *world, uint64_t to);
 // Whether the node's poll has something (a frozen or killed node too). The caller runs the node's progress then.
 bool lieni_sim_node_ready(const struct lieni_sim_world *world, unsigned node);
-// While set, a poll of a node with nothing to tell steps the world (or moves the clock by 1 ms): for calls that block inside the library.
-void lieni_sim_set_autostep(struct lieni_sim_world *world, bool on);
 
 // A number of the driver's own from the seed: in [0, below), `below` > 0. Draws of the driver and of the world do not disturb each other.
 uint64_t lieni_sim_draw(struct lieni_sim_world *world, uint64_t below);

@@ -47,10 +47,23 @@ struct sim_op *sim_op_unqueue(struct sim_queue *queue)
 
 // -- Entries -----------------------------------------------------------------------------------------------------------------------
 
+static void spurious_entry(struct sim_op *op)
+{
+    struct lieni_sim_world *world = op->ep->node->world;
+    bool again = sim_rand(&world->rng) & 1;
+    struct lieni_event event = {
+        .kind = LIENI_EV_ENTRY,
+        .cqe = {.context = again ? op->context : 0, .status = LIEN_EIO, .provider_error = 125}};
+    sim_fault(world, LIENI_SIM_SPURIOUS, op->ep->args.user);
+    sim_note(world, "spurious", op->ep->node, op->number, again, 0);
+    sim_ready_push(op->ep, NULL, &event);
+}
+
 static void fire_entry(struct lieni_sim_world *world, struct sim_event *ev)
 {
-    (void)world;
     sim_entry(ev->op, (int)(int64_t)ev->value, ev->len);
+    if (sim_chance(world, world->config.p_spurious / 32))
+        spurious_entry(ev->op);
 }
 
 static void plan_entry(struct sim_op *op, uint64_t at, int status, size_t len)
@@ -94,18 +107,6 @@ static void plan_ghosts(struct sim_op *op)
 }
 
 // -- Breaks ------------------------------------------------------------------------------------------------------------------------
-
-static void spurious_entry(struct sim_op *op)
-{
-    struct lieni_sim_world *world = op->ep->node->world;
-    bool again = sim_rand(&world->rng) & 1;
-    struct lieni_event event = {
-        .kind = LIENI_EV_ENTRY,
-        .cqe = {.context = again ? op->context : 0, .status = LIEN_EIO, .provider_error = 125}};
-    sim_fault(world, LIENI_SIM_SPURIOUS, op->ep->args.user);
-    sim_note(world, "spurious", op->ep->node, op->number, again, 0);
-    sim_ready_push(op->ep, NULL, &event);
-}
 
 static void fire_flush(struct lieni_sim_world *world, struct sim_event *ev)
 {
@@ -259,12 +260,15 @@ static void plan_failed(struct lieni_ep *ep, int status)
     plan_cm(ep, ep->node, fire_failed)->value = (uint64_t)(int64_t)status;
 }
 
+static void take_parked(struct lieni_ep *ep);
+
 static void say_up(struct lieni_ep *ep)
 {
     struct lieni_event event = {.kind = LIENI_EV_UP};
     ep->state = SIM_EP_UP;
     sim_note(ep->node->world, "up", ep->node, ep->number, ep->peer->number, 0);
     sim_ready_push(ep, NULL, &event);
+    take_parked(ep);
 }
 
 static void fire_up_passive(struct lieni_sim_world *world, struct sim_event *ev)
@@ -356,14 +360,17 @@ static struct sim_op *next_receive(struct lieni_ep *ep)
     return op;
 }
 
-static void starve(struct lieni_ep *ep, struct sim_event *ev)
+// The message waits for a receive, or for UP.
+static void park(struct lieni_ep *ep, struct sim_event *ev)
 {
     struct lieni_sim_world *world = ep->node->world;
     struct sim_message *m = sim_alloc(sizeof *m);
-    world->counts.starved++;
-    if (world->config.starved_fails && ep->state == SIM_EP_UP)
-        lieni_sim_violate(world, "node %u ep #%llu: a SEND of %zu bytes found no receive (R22)",
-                          ep->node->index, (unsigned long long)ep->number, ev->len);
+    if (ep->state == SIM_EP_UP) {
+        world->counts.starved++;
+        if (world->config.starved_fails)
+            lieni_sim_violate(world, "node %u ep #%llu: a SEND of %zu bytes found no receive (R22)",
+                              ep->node->index, (unsigned long long)ep->number, ev->len);
+    }
     m->data = ev->data;
     m->len = ev->len;
     ev->data = NULL;
@@ -377,19 +384,18 @@ static void fire_deliver(struct lieni_sim_world *world, struct sim_event *ev)
     if (ep->state == SIM_EP_GONE)
         return;
     sim_note(world, "deliver", ep->node, ev->op->number, ep->number, ev->len);
-    struct sim_op *op = ep->inbox ? NULL : next_receive(ep);
+    bool early = ep->state == SIM_EP_CONNECTING; // its process did not say UP yet
+    struct sim_op *op = ep->inbox || early ? NULL : next_receive(ep);
     if (op)
         fill_receive(ep, op, ev->data, ev->len);
     else
-        starve(ep, ev);
+        park(ep, ev);
     if (!world->config.target_polls) // the acknowledgement
         plan_entry(ev->op, world->now + latency(world), 0, 0);
 }
 
-void sim_wire_recv(struct lieni_ep *ep)
+static void take_parked(struct lieni_ep *ep)
 {
-    if (ep->state != SIM_EP_UP)
-        flush_one(ep->recvs.tail);
     while (ep->inbox && ep->recvs.head) {
         struct sim_op *op = next_receive(ep);
         if (!op)
@@ -402,6 +408,13 @@ void sim_wire_recv(struct lieni_ep *ep)
         free(m->data);
         free(m);
     }
+}
+
+void sim_wire_recv(struct lieni_ep *ep)
+{
+    if (ep->state != SIM_EP_UP)
+        flush_one(ep->recvs.tail);
+    take_parked(ep);
 }
 
 static void fire_send_fetch(struct lieni_sim_world *world, struct sim_event *ev)

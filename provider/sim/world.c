@@ -292,11 +292,6 @@ bool lieni_sim_node_ready(const struct lieni_sim_world *world, unsigned node)
     return n->wake || n->n_ready || n->serves_due || sim_net_ready(n);
 }
 
-void lieni_sim_set_autostep(struct lieni_sim_world *world, bool on)
-{
-    world->autostep = on;
-}
-
 // -- Nodes -------------------------------------------------------------------------------------------------------------------------
 
 static uint64_t env_now(void *self)
@@ -386,7 +381,7 @@ void lieni_sim_kill_node(struct lieni_sim_world *world, unsigned node, bool sile
         if (ep->node != n || ep->state == SIM_EP_GONE)
             continue;
         bool was_up = ep->state == SIM_EP_UP;
-        ep->serving = false;
+        ep->serving = ep->serve_due = false;
         sim_break(ep, LIEN_EIO, silent);
         if (was_up)
             sim_say_down(ep, LIEN_EIO); // for whoever closes the dead context
@@ -394,6 +389,7 @@ void lieni_sim_kill_node(struct lieni_sim_world *world, unsigned node, bool sile
             op->engine = false;
     }
     sim_net_kill(n);
+    n->serves_due = 0;
     n->killed = true;
     n->wake = true;
 }

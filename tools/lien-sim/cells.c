@@ -98,10 +98,10 @@ static bool conn_cell(const struct lien_conn *conn, enum cell_state *cell)
     return false;
 }
 
-static void note_reads(bool *met, const struct lien_conn *conn)
+static void note_reads(bool *met, struct lien_conn *conn)
 {
-    for (const struct lieni_node *n = conn->reads.next; n != &conn->reads; n = n->next) {
-        const struct lien_read *read = lieni_container(n, const struct lien_read, node);
+    for (struct lieni_node *n = conn->reads.next; n != &conn->reads; n = n->next) {
+        const struct lien_read *read = lieni_container(n, struct lien_read, node);
         switch (read->state) {
         case LIENI_READ_RUNNING:
             met[CELL_READ_RUNNING] = true;
@@ -115,11 +115,11 @@ static void note_reads(bool *met, const struct lien_conn *conn)
     }
 }
 
-static void note_grants(bool *met, const struct lien_conn *conn)
+static void note_grants(bool *met, struct lien_conn *conn)
 {
-    const struct lieni_node *head = &conn->live_grants;
-    for (const struct lieni_node *n = head->next; n != head; n = n->next) {
-        const struct lien_grant *grant = lieni_container(n, const struct lien_grant, node);
+    struct lieni_node *head = &conn->live_grants;
+    for (struct lieni_node *n = head->next; n != head; n = n->next) {
+        const struct lien_grant *grant = lieni_container(n, struct lien_grant, node);
         switch (grant->state) {
         case LIENI_GRANT_LIVE:
             met[CELL_GRANT_LIVE] = true;
@@ -134,28 +134,46 @@ static void note_grants(bool *met, const struct lien_conn *conn)
     }
 }
 
-static void note_messages(bool *met, const struct lien_conn *conn)
+static void note_messages(bool *met, struct lien_conn *conn)
 {
-    for (const struct lieni_node *n = conn->sends.next; n != &conn->sends; n = n->next)
-        if (lieni_container(n, const struct lieni_send, node)->grant)
+    for (struct lieni_node *n = conn->sends.next; n != &conn->sends; n = n->next)
+        if (lieni_container(n, struct lieni_send, node)->grant)
             met[CELL_BODY_SENT] = true;
-    for (const struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = n->next)
-        if (!lieni_container(n, const struct lien_msg, node)->ready)
+    for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = n->next)
+        if (!lieni_container(n, struct lien_msg, node)->ready)
             met[CELL_BODY_COMING] = true;
 }
 
-void cells_note(struct cells *cells, enum fault fault, const struct lien_conn *conn)
+static bool states_of(struct lien_conn *conn, bool *met)
 {
     enum cell_state state;
-    bool met[CELL_STATES] = {false};
     if (!conn_cell(conn, &state))
-        return;
+        return false;
     met[state] = true;
     note_reads(met, conn);
     note_grants(met, conn);
     note_messages(met, conn);
+    return true;
+}
+
+void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn)
+{
+    bool met[CELL_STATES] = {false};
+    if (!states_of(conn, met))
+        return;
     for (int i = 0; i < CELL_STATES; i++)
         cells->count[fault][i] += met[i];
+}
+
+bool cells_in(struct lien_conn *conn, enum cell_state state)
+{
+    bool met[CELL_STATES] = {false};
+    return states_of(conn, met) && met[state];
+}
+
+bool cells_possible(enum fault fault, enum cell_state state)
+{
+    return !why_not(fault, state);
 }
 
 void cells_add(struct cells *cells, const struct cells *more)

@@ -50,7 +50,11 @@ struct cells {
 };
 
 // The fault happens now to this connection: its state and those of its operations count.
-void cells_note(struct cells *cells, enum fault fault, const struct lien_conn *conn);
+void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn);
+// Whether the connection, or an operation on it, is in that state now.
+bool cells_in(struct lien_conn *conn, enum cell_state state);
+// Whether that cell can occur.
+bool cells_possible(enum fault fault, enum cell_state state);
 void cells_add(struct cells *cells, const struct cells *more);
 // Prints the table. Returns how many cells that can occur are below `least`, each named (a class restricts what can occur only when it is set).
 unsigned cells_print(const struct cells *cells, FILE *out, uint64_t least);

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The faults that lien-sim chooses, each counted with the states that it meets. Rare states are met by wishes: a fault and a state are drawn, and as soon as a connection is
+// in that state the fault happens to it. The draw does not look at what was counted, so that a seed stays one schedule.
+
+#include "program.h"
+
+#include <string.h>
+
+#include "core/conn.h"
+#include "core/read.h"
+
+#define MS UINT64_C(1000000)
+
+// A connection of core's, in whatever state, of a node that runs; by turns a rare state is preferred.
+static struct lien_conn *pick_core_conn(struct program *p)
+{
+    struct app_node *node = &p->nodes[draw(p, p->n_nodes)];
+    struct lien_conn *found = NULL;
+    uint64_t seen = 0;
+    bool rare = one_in(p, 2);
+    if (!node_runs(node))
+        return NULL;
+    struct lieni_node *head = &node->ctx->conns;
+    for (struct lieni_node *n = head->next; n != head; n = n->next) {
+        struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
+        bool fine = conn->state != LIENI_CONN_GONE && (!rare || conn->state != LIENI_CONN_OPEN);
+        if (fine && one_in(p, ++seen))
+            found = conn;
+    }
+    return found;
+}
+
+// -- Faults ------------------------------------------------------------------------------------------------------------------------
+
+// The fault happens to all connections of other nodes whose peer is `node`.
+static void note_peers(struct program *p, enum fault fault, const struct app_node *node)
+{
+    const char *host = lieni_sim_node_host(p->world, node->index);
+    for (unsigned i = 0; i < p->n_nodes; i++) {
+        if (i == node->index || !node_runs(&p->nodes[i]))
+            continue;
+        struct lieni_node *head = &p->nodes[i].ctx->conns;
+        for (struct lieni_node *n = head->next; n != head; n = n->next) {
+            struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
+            if (strcmp(conn->peer_host, host) == 0)
+                cells_note(p->cells, fault, conn);
+        }
+    }
+}
+
+static void break_conn(struct program *p, struct lien_conn *conn)
+{
+    if (!conn || (!conn->ep && !conn->stream))
+        return;
+    cells_note(p->cells, FAULT_BREAK, conn);
+    if (conn->ep)
+        lieni_sim_break_ep(conn->ep);
+    if (conn->stream && (!conn->ep || one_in(p, 2)))
+        lieni_sim_break_stream(conn->stream);
+}
+
+// Two are left, so that there are connections; near the end one.
+static bool may_kill(const struct program *p)
+{
+    unsigned alive = 0;
+    for (unsigned i = 0; i < p->n_nodes; i++)
+        alive += !p->nodes[i].dead;
+    return alive > (p->step * 5 > p->steps * 4 ? 1u : 2u);
+}
+
+static void kill_node(struct program *p, struct app_node *node, bool silent)
+{
+    note_peers(p, silent ? FAULT_VANISH : FAULT_KILL, node);
+    node->dead = true;
+    lieni_sim_kill_node(p->world, node->index, silent);
+}
+
+static void freeze_node(struct program *p, struct app_node *node)
+{
+    note_peers(p, FAULT_FREEZE, node);
+    node->frozen = true;
+    node->thaw_at = lieni_sim_now(p->world) + MS * (one_in(p, 3) ? draw(p, 1500) : draw(p, 40));
+    lieni_sim_freeze_node(p->world, node->index);
+}
+
+void faults_hook(void *self, enum lieni_sim_fault fault, void *user)
+{
+    static const enum fault row[LIENI_SIM_FAULTS] = {
+        [LIENI_SIM_EAGAIN] = FAULT_EAGAIN,     [LIENI_SIM_EBUSY] = FAULT_EBUSY,
+        [LIENI_SIM_WITHHOLD] = FAULT_WITHHOLD, [LIENI_SIM_SPURIOUS] = FAULT_SPURIOUS,
+        [LIENI_SIM_UNPROVEN] = FAULT_UNPROVEN,
+    };
+    struct program *p = self;
+    if (user && fault != LIENI_SIM_REGISTER)
+        cells_note(p->cells, row[fault], user);
+}
+
+void faults_break_any(struct program *p)
+{
+    break_conn(p, pick_core_conn(p));
+}
+
+// -- What the application does -----------------------------------------------------------------------------------------------------
+
+void faults_close(struct app_conn *c)
+{
+    if (!c->conn)
+        return;
+    cells_note(c->p->cells, FAULT_CLOSE, c->conn);
+    model_conn_close(c);
+}
+
+void faults_cancel(struct app_read *r)
+{
+    struct program *p = r->op.p;
+    cells_note(p->cells, FAULT_CANCEL, r->read->conn);
+    if (one_in(p, 2))
+        model_cancel(r);
+    else
+        model_read_close(r);
+}
+
+void faults_revoke(struct app_grant *g)
+{
+    struct program *p = g->op.p;
+    cells_note(p->cells, FAULT_REVOKE, g->grant->conn);
+    if (one_in(p, 2))
+        model_revoke(g);
+    else
+        model_grant_close(g);
+}
+
+// -- Wishes ------------------------------------------------------------------------------------------------------------------------
+
+void faults_wish(struct program *p)
+{
+    static const enum fault faults[] = {FAULT_BREAK, FAULT_KILL,   FAULT_VANISH, FAULT_FREEZE,
+                                        FAULT_CLOSE, FAULT_CANCEL, FAULT_REVOKE};
+    // The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
+    static const enum cell_state states[] = {
+        CELL_BOOT,          CELL_BOOT,         CELL_FABRIC,        CELL_FABRIC,
+        CELL_ENDING,        CELL_ENDING,       CELL_ENDING,        CELL_ENDING,
+        CELL_DRAIN,         CELL_DESTROY,      CELL_DESTROY,       CELL_DESTROY,
+        CELL_DESTROY,       CELL_READ_RUNNING, CELL_READ_DRAINING, CELL_READ_DRAINING,
+        CELL_READ_DRAINING, CELL_GRANT_ASKED,  CELL_GRANT_ASKED,   CELL_GRANT_ASKED,
+        CELL_BODY_SENT,     CELL_BODY_COMING,  CELL_BODY_COMING};
+    struct wish w = {.active = true, .moments = 300};
+    if (p->wish.active)
+        return;
+    w.fault = faults[draw(p, sizeof faults / sizeof *faults)];
+    // A cancel of a read on a connection that ends is rare: the handle must have been kept.
+    static const enum cell_state cancels[] = {CELL_ENDING,      CELL_ENDING,     CELL_DRAIN,
+                                              CELL_DESTROY,     CELL_DESTROY,    CELL_READ_DRAINING,
+                                              CELL_GRANT_ASKED, CELL_BODY_COMING};
+    w.state = states[draw(p, sizeof states / sizeof *states)];
+    if (w.fault == FAULT_CANCEL)
+        w.state = cancels[draw(p, sizeof cancels / sizeof *cancels)];
+    bool kill = w.fault == FAULT_KILL || w.fault == FAULT_VANISH;
+    if (kill && (p->step * 4 < p->steps || !may_kill(p)))
+        w.fault = FAULT_FREEZE;
+    if (cells_possible(w.fault, w.state))
+        p->wish = w;
+}
+
+static struct app_node *peer_node(struct program *p, const struct lien_conn *conn)
+{
+    for (unsigned i = 0; i < p->n_nodes; i++)
+        if (strcmp(lieni_sim_node_host(p->world, i), conn->peer_host) == 0)
+            return node_runs(&p->nodes[i]) ? &p->nodes[i] : NULL;
+    return NULL;
+}
+
+// The wished fault happens to the connection or its peer. False: not possible here.
+static bool grant_wish(struct program *p, struct lien_conn *conn)
+{
+    struct app_node *peer = peer_node(p, conn);
+    enum fault fault = p->wish.fault;
+    if (fault == FAULT_BREAK) {
+        break_conn(p, conn);
+        return true;
+    }
+    if (fault == FAULT_FREEZE && peer) {
+        freeze_node(p, peer);
+        return true;
+    }
+    if ((fault == FAULT_KILL || fault == FAULT_VANISH) && peer && may_kill(p)) {
+        kill_node(p, peer, fault == FAULT_VANISH);
+        return true;
+    }
+    return false;
+}
+
+static bool try_conns(struct program *p)
+{
+    for (unsigned i = 0; i < p->n_nodes; i++) {
+        if (!node_runs(&p->nodes[i]))
+            continue;
+        struct lieni_node *head = &p->nodes[i].ctx->conns;
+        for (struct lieni_node *n = head->next; n != head; n = n->next) {
+            struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
+            if (cells_in(conn, p->wish.state) && grant_wish(p, conn))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool try_close(struct program *p)
+{
+    for (struct app_conn *c = p->conns; c; c = c->next)
+        if (c->conn && node_runs(c->node) && cells_in(c->conn, p->wish.state)) {
+            faults_close(c);
+            return true;
+        }
+    return false;
+}
+
+static bool try_cancel(struct program *p)
+{
+    for (struct app_read *r = p->reads; r; r = r->next)
+        if (r->read && node_runs(r->conn->node) && cells_in(r->read->conn, p->wish.state)) {
+            faults_cancel(r);
+            return true;
+        }
+    return false;
+}
+
+static bool try_revoke(struct program *p)
+{
+    for (struct app_grant *g = p->grants; g; g = g->next)
+        if (g->grant && node_runs(g->conn->node) && cells_in(g->grant->conn, p->wish.state)) {
+            faults_revoke(g);
+            return true;
+        }
+    return false;
+}
+
+void faults_try(struct program *p)
+{
+    bool met = false;
+    if (!p->wish.active || p->failed)
+        return;
+    if (p->wish.fault == FAULT_CLOSE)
+        met = try_close(p);
+    else if (p->wish.fault == FAULT_CANCEL)
+        met = try_cancel(p);
+    else if (p->wish.fault == FAULT_REVOKE)
+        met = try_revoke(p);
+    else
+        met = try_conns(p);
+    if (met || !p->wish.moments--)
+        p->wish.active = false;
+}
