@@ -186,6 +186,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->node);
     lieni_list_init(&conn->work);
     lieni_list_init(&conn->listen_node);
+    lieni_list_init(&conn->fabric_node);
     lieni_list_init(&conn->live_grants);
     lieni_list_init(&conn->revokes);
     lieni_list_init(&conn->reads);

@@ -62,6 +62,8 @@ struct lien_conn {
     struct lieni_node listen_node;
     struct lien_listener *accepted_by; // while on_accept is due; a reference
 
+    struct lieni_node fabric_node; // ctx->fabric_queue
+    bool fabric_counted;           // in ctx->fabric_pending
     struct lieni_stream *stream;
     struct lieni_handshake *hs;
     struct lieni_nic *nic;
@@ -125,6 +127,10 @@ void lieni_conn_writable(struct lien_conn *conn);
 void lieni_conn_on_net(struct lien_conn *conn, const struct lieni_net_event *ev);
 void lieni_conn_start_server(struct lien_conn *conn, struct lieni_stream *stream);
 void lieni_conn_on_up(struct lien_conn *conn);
+// Its turn came: makes the endpoint. Progress context.
+void lieni_conn_fabric_turn(struct lien_conn *conn);
+// It is no longer on its way, or does not wait any more: the next one has its turn.
+void lieni_conn_fabric_over(struct lien_conn *conn);
 
 // teardown.c
 // Ends it, from any state but the last ones: operations are done with `status` at once, memory waits for evidence. `text` is logged (NULL: not).

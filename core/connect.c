@@ -195,6 +195,7 @@ static void run_foreign(struct lieni_task *task)
     listener->opts.on_foreign(listener, f->fd, f->first, f->len, listener->opts.arg);
     free(f);
     lieni_ctx_lock(ctx);
+    listener->n_foreign--;
     lieni_listener_unref(listener);
     lieni_ctx_unlock(ctx);
 }
@@ -204,16 +205,54 @@ static void give_away(struct lien_conn *conn)
 {
     struct lien_listener *listener = conn->listener;
     const struct lieni_handshake *hs = conn->hs;
-    struct foreign *f = listener->opts.on_foreign ? malloc(sizeof(*f) + hs->in_len) : NULL;
+    bool wanted = listener->opts.on_foreign &&
+                  listener->n_foreign < conn->ctx->options.half_open_max;
+    struct foreign *f = wanted ? malloc(sizeof(*f) + hs->in_len) : NULL;
     if (f) {
         *f = (struct foreign){.task.run = run_foreign, .listener = listener, .len = hs->in_len};
         memcpy(f->first, hs->in, hs->in_len);
         f->fd = conn->ctx->platform.net->detach(conn->stream);
         conn->stream = NULL;
         listener->refs++;
+        listener->n_foreign++;
         lieni_strand_post(listener->strand, &f->task);
     }
     lieni_conn_lose(conn, LIEN_EPROTO, f ? NULL : "the first bytes are not Lien's");
+}
+
+static bool wants_endpoint(const struct lien_conn *conn)
+{
+    return conn->state == LIENI_CONN_BOOT && conn->hs &&
+           (conn->hs->state == LIENI_HS_SERVER_PLACE || conn->hs->state == LIENI_HS_READY);
+}
+
+// Whether the endpoint may be made now; if not, its turn will come.
+static bool has_turn(struct lien_conn *conn)
+{
+    lien_ctx *ctx = conn->ctx;
+    if (conn->fabric_counted)
+        return true;
+    if (ctx->fabric_pending >= LIENI_FABRIC_MAX) {
+        if (!lieni_node_in(&conn->fabric_node))
+            lieni_list_append(&ctx->fabric_queue, &conn->fabric_node);
+        return false;
+    }
+    conn->fabric_counted = true;
+    ctx->fabric_pending++;
+    return true;
+}
+
+void lieni_conn_fabric_over(struct lien_conn *conn)
+{
+    lien_ctx *ctx = conn->ctx;
+    lieni_list_remove(&conn->fabric_node);
+    if (!conn->fabric_counted)
+        return;
+    conn->fabric_counted = false;
+    ctx->fabric_pending--;
+    struct lieni_node *n = lieni_list_pop(&ctx->fabric_queue);
+    if (n)
+        lieni_conn_kick(lieni_container(n, struct lien_conn, fabric_node));
 }
 
 // After any change of the handshake: what follows from its state.
@@ -225,8 +264,7 @@ static void advance(struct lien_conn *conn)
         give_away(conn);
         return;
     }
-    if (hs->state == LIENI_HS_SERVER_PLACE ||
-        (hs->state == LIENI_HS_READY && conn->state == LIENI_CONN_BOOT)) {
+    if (wants_endpoint(conn) && has_turn(conn)) {
         rc = make_endpoint(conn);
         if (rc != 0 && hs->server)
             lieni_hs_refuse(hs, rc, lien_strerror(rc));
@@ -236,6 +274,12 @@ static void advance(struct lien_conn *conn)
         lieni_conn_lose(conn, hs->status ? hs->status : rc, hs->text);
     else if (rc != 0 || sent != 0)
         lieni_conn_lose(conn, rc ? rc : sent, "bootstrap");
+}
+
+void lieni_conn_fabric_turn(struct lien_conn *conn)
+{
+    if (wants_endpoint(conn))
+        advance(conn);
 }
 
 // Reads what has come. The end of the stream is fed as no bytes.
@@ -318,6 +362,7 @@ void lieni_conn_on_up(struct lien_conn *conn)
     lieni_conn_set_state(conn, LIENI_CONN_OPEN);
     conn->was_open = true;
     lieni_timer_clear(&ctx->timers, &conn->timer);
+    lieni_conn_fabric_over(conn);
     free(conn->hs);
     conn->hs = NULL;
     if (conn->half_open)

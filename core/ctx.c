@@ -189,6 +189,7 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     lieni_list_init(&ctx->dead_listeners);
     lieni_list_init(&ctx->work);
     lieni_list_init(&ctx->graveyard);
+    lieni_list_init(&ctx->fabric_queue);
     lieni_quarantine_init(&ctx->quarantine);
     lieni_timers_init(&ctx->timers);
     if (init_sync(ctx) != 0) {

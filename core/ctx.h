@@ -22,6 +22,8 @@
 #include "core/timer.h"
 
 #define LIENI_PROVS_MAX 8
+// Endpoints that may be on their way at once; more connections wait for their turn.
+#define LIENI_FABRIC_MAX 64u
 
 struct lieni_prov_slot {
     const struct lieni_provider *ops;
@@ -60,7 +62,9 @@ struct lien_ctx {
     struct lieni_node work;           // connections that need progress context
     struct lieni_node graveyard;      // conns without references, freed by the next pass
     struct lieni_node dead_listeners; // the same
-    unsigned half_open;
+    unsigned half_open;               // accepted and on their way
+    unsigned fabric_pending;        // endpoints on their way, each with a thread of the provider's
+    struct lieni_node fabric_queue; // connections that wait for their turn
     struct lieni_quarantine quarantine;
     struct lieni_timer beat; // one for all connections
     uint64_t beat_every;     // ns; 0: not running

@@ -20,6 +20,7 @@ struct lien_listener {
     struct lieni_task closed_task;
     struct lieni_node waiting; // conns, by listen_node
     unsigned n_waiting;
+    unsigned n_foreign; // given away, and not yet taken
     unsigned
         refs; // handle; each connection of it that is not given to the application; closed task; waiters
     bool closed;

@@ -337,7 +337,8 @@ static void body_read(void *owner, int status)
     lieni_target_free(space);
     if (msg->dropped)
         msg_free(msg);
-    else if (lieni_conn_usable(conn) == 0) // the end of the connection drops it, and what is behind it
+    else if (lieni_conn_usable(conn) ==
+             0) // the end of the connection drops it, and what is behind it
         lieni_conn_lose(conn, status ? status : LIEN_EIO, "a message's body could not be read");
 }
 

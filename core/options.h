@@ -56,10 +56,10 @@
       "Quarantined bytes of one peer above which READs to it are refused")                         \
     X(quarantine_total_bytes, UINT, "1G", 0, 1099511627776, "bytes",                               \
       "Quarantined bytes above which new connections get a new domain")                            \
-    X(half_open_max, UINT, "64", 1, 4096, "connections",                                           \
+    X(half_open_max, UINT, "1024", 1, 65536, "connections",                                        \
       "Accepted connections that may be on their way to open at once")                             \
     X(fabric_ports, TEXT, "", 0, 15, "lo-hi", "Ports that fabric listeners may use; unset: any")   \
-    X(advertise, TEXT, "", 0, 95, "host",                                                         \
+    X(advertise, TEXT, "", 0, 95, "host",                                                          \
       "Address told to peers for the fabric connection; unset: that of the accepted bootstrap "    \
       "socket")
 

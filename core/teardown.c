@@ -19,6 +19,7 @@ static void leave_bootstrap(struct lien_conn *conn)
     conn->stream = NULL;
     free(conn->hs);
     conn->hs = NULL;
+    lieni_conn_fabric_over(conn);
     if (conn->half_open)
         conn->ctx->half_open--;
     conn->half_open = false;
@@ -255,6 +256,8 @@ static void destroy(struct lien_conn *conn)
 
 void lieni_conn_work(struct lien_conn *conn)
 {
+    if (conn->state == LIENI_CONN_BOOT)
+        lieni_conn_fabric_turn(conn);
     if (conn->state == LIENI_CONN_DRAIN)
         drain(conn);
     if (conn->state == LIENI_CONN_DESTROY)
