@@ -246,10 +246,11 @@ void lieni_conn_fabric_over(struct lien_conn *conn)
 {
     lien_ctx *ctx = conn->ctx;
     lieni_list_remove(&conn->fabric_node);
-    if (!conn->fabric_counted)
-        return;
+    if (conn->fabric_counted)
+        ctx->fabric_pending--;
     conn->fabric_counted = false;
-    ctx->fabric_pending--;
+    if (ctx->fabric_pending >= LIENI_FABRIC_MAX)
+        return;
     struct lieni_node *n = lieni_list_pop(&ctx->fabric_queue);
     if (n)
         lieni_conn_kick(lieni_container(n, struct lien_conn, fabric_node));
