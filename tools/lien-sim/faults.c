@@ -66,7 +66,7 @@ static bool may_kill(const struct program *p)
     unsigned alive = 0;
     for (unsigned i = 0; i < p->n_nodes; i++)
         alive += !p->nodes[i].dead;
-    return alive > (p->step * 5 > p->steps * 4 ? 1u : 2u);
+    return alive > (p->step * 4 > p->steps * 3 ? 1u : 2u);
 }
 
 static void kill_node(struct program *p, struct app_node *node, bool silent)
@@ -135,8 +135,9 @@ void faults_revoke(struct app_grant *g)
 
 void faults_wish(struct program *p)
 {
-    static const enum fault faults[] = {FAULT_BREAK, FAULT_KILL,   FAULT_VANISH, FAULT_FREEZE,
-                                        FAULT_CLOSE, FAULT_CANCEL, FAULT_REVOKE};
+    static const enum fault faults[] = {FAULT_BREAK,  FAULT_KILL,   FAULT_KILL,  FAULT_VANISH,
+                                        FAULT_VANISH, FAULT_FREEZE, FAULT_CLOSE, FAULT_CANCEL,
+                                        FAULT_CANCEL, FAULT_REVOKE};
     // The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
     static const enum cell_state states[] = {
         CELL_BOOT,          CELL_BOOT,         CELL_FABRIC,        CELL_FABRIC,
@@ -150,14 +151,23 @@ void faults_wish(struct program *p)
         return;
     w.fault = faults[draw(p, sizeof faults / sizeof *faults)];
     // A cancel of a read on a connection that ends is rare: the handle must have been kept.
-    static const enum cell_state cancels[] = {CELL_ENDING,      CELL_ENDING,     CELL_DRAIN,
-                                              CELL_DESTROY,     CELL_DESTROY,    CELL_READ_DRAINING,
-                                              CELL_GRANT_ASKED, CELL_BODY_COMING};
+    static const enum cell_state cancels[] = {
+        CELL_ENDING,  CELL_ENDING,  CELL_ENDING,  CELL_DESTROY,       CELL_DESTROY,
+        CELL_DESTROY, CELL_DESTROY, CELL_DESTROY, CELL_READ_DRAINING, CELL_DRAIN};
     w.state = states[draw(p, sizeof states / sizeof *states)];
     if (w.fault == FAULT_CANCEL)
         w.state = cancels[draw(p, sizeof cancels / sizeof *cancels)];
+    // Nodes are few: kills are kept for what is rare.
+    static const enum cell_state kills[] = {
+        CELL_BOOT,          CELL_BOOT,          CELL_BOOT,          CELL_FABRIC,
+        CELL_FABRIC,        CELL_ENDING,        CELL_ENDING,        CELL_ENDING,
+        CELL_DRAIN,         CELL_DRAIN,         CELL_DRAIN,         CELL_DESTROY,
+        CELL_READ_DRAINING, CELL_READ_DRAINING, CELL_READ_DRAINING, CELL_READ_DRAINING,
+        CELL_GRANT_ASKED,   CELL_GRANT_ASKED};
     bool kill = w.fault == FAULT_KILL || w.fault == FAULT_VANISH;
-    if (kill && (p->step * 4 < p->steps || !may_kill(p)))
+    if (kill && !one_in(p, 4))
+        w.state = kills[draw(p, sizeof kills / sizeof *kills)];
+    if (kill && (p->step * 5 < p->steps || !may_kill(p)))
         w.fault = FAULT_FREEZE;
     if (cells_possible(w.fault, w.state))
         p->wish = w;

@@ -265,7 +265,7 @@ static void act(struct program *p)
         do_cancel(p);
     } else if (at < 81) {
         struct app_read *r = pick_read(p);
-        if (r && r->op.done)
+        if (r && r->op.done && one_in(p, 4))
             model_read_close(r);
     } else if (at < 85) {
         with_conn(p, model_release);
@@ -312,7 +312,7 @@ static void draw_faults(struct lieni_sim_world *w, enum lieni_sim_class kind)
     struct lieni_sim_config *c = lieni_sim_world_config(w);
     c->p_slow = sometimes(w, 2, 600000);
     c->p_eagain = sometimes(w, 3, 200000);
-    c->p_ebusy = sometimes(w, 3, 800000);
+    c->p_ebusy = sometimes(w, 2, 950000);
     c->p_withhold = kind == LIENI_SIM_TCP ? 0 : sometimes(w, 2, 800000);
     c->p_spurious = sometimes(w, 3, 500000);
     c->p_unproven = kind == LIENI_SIM_VERBS ? sometimes(w, 2, 600000) : 0;
@@ -399,7 +399,7 @@ static bool setup(struct program *p)
     if (p->trace)
         lieni_sim_set_trace(p->world, trace_line, p);
     lieni_sim_set_fault_hook(p->world, faults_hook, p);
-    p->n_nodes = one_in(p, 2) ? NODES_MAX : 2 + (unsigned)draw(p, NODES_MAX - 1);
+    p->n_nodes = !one_in(p, 3) ? NODES_MAX : 2 + (unsigned)draw(p, NODES_MAX - 1);
     draw_faults(p->world, p->kind);
     p->short_release = one_in(p, 5);
     for (unsigned i = 0; i < p->n_nodes && !p->failed; i++)
@@ -475,11 +475,20 @@ static void close_ctx(struct program *p, struct app_node *node)
         program_fail(p, "node %u: closing answers %s", node->index, lien_errname(err));
 }
 
+// Also those that nobody has a handle of, whose destruction may be refused for long.
+static bool conns_gone(const struct program *p)
+{
+    for (unsigned i = 0; i < p->n_nodes; i++)
+        if (!lieni_list_empty(&p->nodes[i].ctx->conns))
+            return false;
+    return true;
+}
+
 static void finish(struct program *p)
 {
     close_everything(p);
     uint64_t limit = lieni_sim_now(p->world) + 120000 * MS;
-    while (!p->failed && !model_quiet(p) && lieni_sim_now(p->world) < limit) {
+    while (!p->failed && !(model_quiet(p) && conns_gone(p)) && lieni_sim_now(p->world) < limit) {
         run_world(p, lieni_sim_now(p->world) + 100 * MS, UINT32_MAX);
         lieni_sim_advance(p->world, lieni_sim_now(p->world) + MS);
         close_late(p);
