@@ -325,7 +325,7 @@ void lieni_grants_end(struct lien_conn *conn, bool proven)
 static void release_overdue(struct lieni_timer *timer)
 {
     struct lien_grant *grant = lieni_container(timer, struct lien_grant, release_timer);
-    lieni_conn_lose(grant->conn, LIEN_EPROTO,
+    lieni_conn_lose(grant->conn, LIEN_EPEERLOST,
                     "the peer owes the release of a revoked grant for longer than release_ms");
 }
 

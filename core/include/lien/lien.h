@@ -455,7 +455,7 @@ typedef struct lien_read_opts {
 
 LIEN_API void lien_read_opts_init(lien_read_opts *opts);
 
-// Reads from the peer's grant named by `token` into `space`, which is lent until on_released. LIEN_ERANGE: an op outside token or space.
+// Reads from the peer's grant named by `token` into `space`, which is lent at once and back by on_released at the latest. LIEN_ERANGE: an op outside token or space.
 // LIEN_EOVERLAP: two ops write the same bytes. LIEN_ESTALE: the grant was released or revoked, or is another connection's.
 // LIEN_EBUSY: the space is lent. LIEN_EPROTO: malformed token. `read` may be NULL (fire and forget). Never blocks.
 LIEN_API int lien_read_start(lien_conn *conn, const void *token, size_t token_len,
