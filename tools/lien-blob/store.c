@@ -56,8 +56,8 @@ bool store_check_name(const char *name, struct blob_error *error)
     if (len == 0)
         return error_set(error, BLOB_BAD_NAME, "the name is empty");
     if (len > BLOB_NAME_MAX)
-        return error_set(error, BLOB_BAD_NAME, "the name has %zu bytes, at most %d are allowed", len,
-                         BLOB_NAME_MAX);
+        return error_set(error, BLOB_BAD_NAME, "the name has %zu bytes, at most %d are allowed",
+                         len, BLOB_NAME_MAX);
     if (name[0] == '.')
         return error_set(error, BLOB_BAD_NAME, "the name '%s' begins with a dot", name);
     if (strchr(name, '/'))
@@ -242,7 +242,7 @@ static size_t keep_smallest(struct blob_entry *entries, size_t n, size_t max, bo
 bool store_list(const struct store *store, const char *after, struct blob_entry *entries,
                 size_t max, size_t *n, bool *more, struct blob_error *error)
 {
-    assert(max > 0);
+    assert(max >= 2);
     // Twice the room, sorted and halved whenever it is full: memory does not grow with the directory. One more than `max`, so that a name's object and partial stay together.
     size_t room = 2 * (max + 1), count = 0;
     struct blob_entry *found = calloc(room, sizeof(*found));
@@ -263,7 +263,7 @@ bool store_list(const struct store *store, const char *after, struct blob_entry 
     }
     closedir(dir);
     count = keep_smallest(found, count, max, more);
-    // The next page begins after the last name, so a name cut in two goes there whole (unless it would leave this page empty).
+    // The next page begins after the last name, so a name cut in two goes there whole.
     if (*more && count > 1 && found[count].name[0] != '\0' &&
         strcmp(found[count].name, found[count - 1].name) == 0)
         count--;
@@ -319,13 +319,16 @@ static bool lock_partial(struct put *put, const char *partial, struct blob_error
         if (flock(put->fd, LOCK_EX | LOCK_NB) != 0) {
             int code = errno;
             put_close(put);
-            return code == EWOULDBLOCK
-                       ? error_set(error, BLOB_BUSY, "'%s' is being put by another client", put->name)
-                       : error_set_errno(error, code, "locking %s", partial);
+            return code == EWOULDBLOCK ? error_set(error, BLOB_BUSY,
+                                                   "'%s' is being put by another client", put->name)
+                                       : error_set_errno(error, code, "locking %s", partial);
         }
         struct stat held, named;
-        if (fstat(put->fd, &held) == 0 && S_ISREG(held.st_mode) &&
-            fstatat(put->store->dir, partial, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+        if (fstat(put->fd, &held) != 0 || !S_ISREG(held.st_mode)) {
+            put_close(put);
+            return error_set(error, BLOB_FAILED, "%s is no ordinary file", partial);
+        }
+        if (fstatat(put->store->dir, partial, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
             held.st_ino == named.st_ino && held.st_dev == named.st_dev) {
             put->have = (uint64_t)held.st_size;
             return true;
@@ -343,7 +346,8 @@ bool store_put_begin(const struct store *store, const char *name, uint64_t size,
     memcpy(put->name, name, strlen(name) + 1);
     struct stat st;
     if (fstatat(store->dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(st.st_mode))
-        return error_set(error, BLOB_BAD_NAME, "'%s' is taken by something that is no object", name);
+        return error_set(error, BLOB_BAD_NAME, "'%s' is taken by something that is no object",
+                         name);
     char partial[FILE_NAME_MAX];
     partial_name(name, partial);
     if (!lock_partial(put, partial, error))

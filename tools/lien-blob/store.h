@@ -44,7 +44,7 @@ bool store_get(const struct store *store, const char *name, int *fd, struct obje
 // Removes the object, and the partial one unless it is being put. BLOB_NOT_FOUND: there was neither.
 bool store_remove(const struct store *store, const char *name, struct blob_error *error);
 
-// Up to `max` (at least 1) entries in order of name (bytes), after `after` ("" from the start), into `entries`. *more: there are others behind the last.
+// Up to `max` (at least 2) entries in order of name (bytes), after `after` ("" from the start), into `entries`. *more: there are others behind the last.
 bool store_list(const struct store *store, const char *after, struct blob_entry *entries,
                 size_t max, size_t *n, bool *more, struct blob_error *error);
 

@@ -34,7 +34,7 @@
 enum piece_state {
     PIECE_FREE,  // not in use; no memory
     PIECE_WAITS, // for memory of the pool; ended by its event (others' transfers give memory back)
-    PIECE_LENT,  // sending: granted to the other side; receiving: under our READ. Not ours until on_released
+    PIECE_LENT, // sending: granted to the other side; receiving: under our READ. Not ours until on_released
     PIECE_READY, // receiving: the bytes are here, earlier pieces are not yet
     PIECE_STATES
 };
@@ -54,10 +54,11 @@ struct piece {
 
 struct stream {
     struct peer *peer;
-    int fd;            // the caller's
-    XXH3_state_t *sum; // the caller's; covers the file up to `next` at a sender, up to `finished` at a receiver
-    uint64_t size;     // of the whole file
-    uint64_t next;     // where the next piece begins
+    int fd; // the caller's
+    XXH3_state_t *
+        sum; // the caller's; covers the file up to `next` at a sender, up to `finished` at a receiver
+    uint64_t size; // of the whole file
+    uint64_t next; // where the next piece begins
     uint64_t finished;
     unsigned first;
     unsigned count;
