@@ -193,6 +193,8 @@ void peer_close(struct peer *peer)
 {
     if (!peer->conn)
         return;
+    if (peer->over == 0)
+        peer->over = LIEN_ECLOSED; // pieces that come home now start nothing new
     lien_conn_close(&peer->conn);
     for (bool closed = false; !closed || peer->owed > 0;) {
         bool piece;

@@ -48,7 +48,7 @@ struct peer {
     struct event **tail;
     struct event open, lost, closed, stop;
     unsigned owed; // callbacks still to come for pieces: each brings one EVENT_PIECE
-    int over;      // status of EVENT_LOST once it was taken out, else 0
+    int over; // 0; then the status of EVENT_LOST, once it was taken out, or LIEN_ECLOSED from peer_close() on
 };
 
 // False: out of memory or threads.

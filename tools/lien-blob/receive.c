@@ -42,7 +42,7 @@ static bool start_read(struct piece *piece)
 
 static void begin(struct piece *piece)
 {
-    if (piece->stream->error.status != BLOB_OK || !start_read(piece))
+    if (stream_is_over(piece->stream) || !start_read(piece))
         piece_end(piece);
 }
 
@@ -71,12 +71,9 @@ static void store_ready(struct stream *stream)
 {
     while (stream->count > 0 && stream->pieces[stream->first].state == PIECE_READY) {
         struct piece *piece = &stream->pieces[stream->first];
-        if (stream->error.status == BLOB_OK)
-            store(piece);
-        if (stream->error.status == BLOB_OK)
-            piece_end(piece);
-        else
+        if (stream_is_over(stream) || !store(piece))
             return;
+        piece_end(piece);
     }
 }
 
@@ -122,7 +119,7 @@ static bool check(const struct stream *stream, const struct blob_message *messag
 
 void stream_receive(struct stream *stream, const struct blob_message *message)
 {
-    if (stream->error.status != BLOB_OK || !check(stream, message, &stream->error))
+    if (stream_is_over(stream) || !check(stream, message, &stream->error))
         return;
     struct piece *piece = stream_add(stream, on_event);
     piece->token = message->token;

@@ -47,7 +47,7 @@ static bool grant(struct piece *piece)
 static void begin(struct piece *piece)
 {
     struct stream *stream = piece->stream;
-    if (stream->error.status != BLOB_OK || !fill(piece) || !grant(piece)) {
+    if (stream_is_over(stream) || !fill(piece) || !grant(piece)) {
         piece_end(piece);
         return;
     }
@@ -68,16 +68,14 @@ static void on_event(struct event *event)
     if (event->status != 0)
         error_set_lien(&stream->error, event->status,
                        piece->state == PIECE_WAITS ? "memory for a piece" : "a granted piece");
-    // A lost connection releases grants too, and nobody may have read them: not counted as sent.
-    if (piece->state == PIECE_LENT && stream->peer->over != 0)
-        error_set_lien(&stream->error, stream->peer->over, "the connection was lost");
+    stream_is_over(
+        stream); // a lost connection releases grants too, though nobody may have read them: not counted as sent
     piece_end(piece);
 }
 
 void stream_send(struct stream *stream)
 {
-    while (stream->error.status == BLOB_OK && stream->next < stream->size &&
-           stream->count < BLOB_WINDOW) {
+    while (!stream_is_over(stream) && stream->next < stream->size && stream->count < BLOB_WINDOW) {
         // The file is read in order, since the sum needs that; so is at most one piece waiting for memory.
         unsigned last = (stream->first + stream->count - 1) % BLOB_WINDOW;
         if (stream->count > 0 && stream->pieces[last].state == PIECE_WAITS)

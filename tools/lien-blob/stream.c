@@ -43,6 +43,13 @@ bool stream_idle(const struct stream *stream)
     return stream->count == 0;
 }
 
+bool stream_is_over(struct stream *stream)
+{
+    if (stream->peer->over != 0)
+        error_set_lien(&stream->error, stream->peer->over, "the connection ended");
+    return stream->error.status != BLOB_OK;
+}
+
 struct piece *stream_add(struct stream *stream, void (*handle)(struct event *event))
 {
     assert(stream->count < BLOB_WINDOW && stream->next < stream->size);

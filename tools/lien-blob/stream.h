@@ -87,6 +87,8 @@ void stream_receive(struct stream *stream, const struct blob_message *message);
 struct piece *stream_add(struct stream *stream, void (*handle)(struct event *event));
 // Asks the pool for the piece's memory. True: piece->buf is there. False: it will come as an event with status 0 (or an error has been set).
 bool stream_get_memory(struct piece *piece);
+// No new work: there is an error, or the connection is ending (which becomes the error).
+bool stream_is_over(struct stream *stream);
 void piece_enter(struct piece *piece, enum piece_state state);
 // Frees whatever of piece is ours, makes it PIECE_FREE, and moves first/finished over all free pieces at the front.
 void piece_end(struct piece *piece);
