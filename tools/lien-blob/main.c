@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// lien-blob: a small object store over Lien, and the example to read first. Begin with proto.h (what is said), stream.h (how bytes move), then send.c and receive.c (grants, tokens,
+// spaces, done and released), peer.c (callbacks to events), session.c (a server's client), put.c and get.c (the client).
+
+#include <stdio.h>
+
+#include <lien/lien.h>
+
+#include "args.h"
+#include "client.h"
+#include "serve.h"
+#include "signals.h"
+
+int main(int argc, char **argv)
+{
+    struct args args;
+    if (!args_parse(argc, argv, &args))
+        return error_exit_code(BLOB_USAGE);
+    switch (args.command) {
+    case COMMAND_HELP:
+        args_help();
+        return 0;
+    case COMMAND_VERSION:
+        printf("lien-blob %s\n", lien_version());
+        return 0;
+    case COMMAND_SERVE:
+        signals_block();
+        return serve(&args);
+    case COMMAND_PUT:
+    case COMMAND_GET:
+    case COMMAND_LS:
+    case COMMAND_STAT:
+    case COMMAND_RM:
+        signals_block();
+        return client_run(&args);
+    }
+    return error_exit_code(BLOB_USAGE);
+}
