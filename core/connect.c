@@ -123,10 +123,12 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     agree(conn);
     conn->ops = slot->ops;
     conn->reads_max = slot->ops->traits->reads_max;
+    if (ctx->options.reads_per_nic < conn->reads_max) // more are never in flight; it sizes queues
+        conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
     if (conn->hs->peer.read_depth && conn->hs->peer.read_depth < conn->reads_max)
         conn->reads_max = conn->hs->peer.read_depth;
     uint32_t posts = conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
-                     slot->ops->traits->reads_max;
+                     conn->reads_max;
     if (posts > slot->ops->traits->posts_max)
         rc = LIEN_ELIMIT;
     if (rc == 0)

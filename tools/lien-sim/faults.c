@@ -137,7 +137,7 @@ void faults_wish(struct program *p)
 {
     static const enum fault faults[] = {FAULT_BREAK,  FAULT_KILL,   FAULT_KILL,  FAULT_VANISH,
                                         FAULT_VANISH, FAULT_FREEZE, FAULT_CLOSE, FAULT_CANCEL,
-                                        FAULT_CANCEL, FAULT_REVOKE};
+                                        FAULT_CANCEL, FAULT_CANCEL, FAULT_REVOKE};
     // The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
     static const enum cell_state states[] = {
         CELL_BOOT,          CELL_BOOT,         CELL_FABRIC,        CELL_FABRIC,
@@ -152,8 +152,8 @@ void faults_wish(struct program *p)
     w.fault = faults[draw(p, sizeof faults / sizeof *faults)];
     // A cancel of a read on a connection that ends is rare: the handle must have been kept.
     static const enum cell_state cancels[] = {
-        CELL_ENDING,  CELL_ENDING,  CELL_ENDING,  CELL_DESTROY,       CELL_DESTROY,
-        CELL_DESTROY, CELL_DESTROY, CELL_DESTROY, CELL_READ_DRAINING, CELL_DRAIN};
+        CELL_ENDING,  CELL_ENDING,  CELL_ENDING,        CELL_DESTROY, CELL_DESTROY, CELL_DESTROY,
+        CELL_DESTROY, CELL_DESTROY, CELL_READ_DRAINING, CELL_DRAIN,   CELL_DRAIN};
     w.state = states[draw(p, sizeof states / sizeof *states)];
     if (w.fault == FAULT_CANCEL)
         w.state = cancels[draw(p, sizeof cancels / sizeof *cancels)];
