@@ -57,19 +57,28 @@ uint64_t lieni_ctx_now(const lien_ctx *ctx)
     return ctx->platform.env.now(ctx->platform.env.self);
 }
 
+static void wake_sleeper(const lien_ctx *ctx)
+{
+    const uint64_t one = 1;
+    if (ctx->wake_fd >= 0 && write(ctx->wake_fd, &one, sizeof(one)) < 0)
+        return; // full: it is awake
+}
+
 void lieni_ctx_changed(lien_ctx *ctx)
 {
-    if (ctx->waiters > 0)
+    ctx->changes++;
+    if (ctx->waiters == 0)
+        return;
+    if (ctx->app_driven)
+        wake_sleeper(ctx); // another thread, in wait_driven(), sleeps on the descriptor
+    else
         pthread_cond_broadcast(&ctx->changed);
 }
 
 void lieni_ctx_wake(lien_ctx *ctx)
 {
-    const uint64_t one = 1;
-    if (ctx->wake_fd < 0 || lieni_progress_here(ctx))
-        return;
-    if (write(ctx->wake_fd, &one, sizeof(one)) < 0)
-        return; // full: it is awake
+    if (!lieni_progress_here(ctx))
+        wake_sleeper(ctx);
 }
 
 static void wake(void *self)
@@ -106,13 +115,19 @@ static int wait_driven(lien_ctx *ctx, uint64_t deadline)
     uint64_t now = lieni_ctx_now(ctx);
     if (now >= deadline)
         return LIEN_ETIMEDOUT;
+    uint64_t seen = ctx->changes;
     lieni_ctx_unlock(ctx);
-    if (lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0) {
-        struct pollfd pfd = {.fd = ctx->epoll_fd, .events = POLLIN};
-        uint64_t ms = deadline == UINT64_MAX ? UINT64_MAX : (deadline - now) / LIENI_MS + 1;
-        poll(&pfd, 1, ms > 1000000 ? 1000000 : (int)ms);
-    }
+    bool idle = lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0;
     lieni_ctx_lock(ctx);
+    if (!idle || ctx->changes != seen)
+        return 0; // perhaps what the caller waits for: by this pass, or another thread's
+    struct pollfd pfd = {.fd = ctx->epoll_fd, .events = POLLIN};
+    uint64_t ms = deadline == UINT64_MAX ? UINT64_MAX : (deadline - now) / LIENI_MS + 1;
+    ctx->waiters++;
+    lieni_ctx_unlock(ctx);
+    poll(&pfd, 1, ms > 1000000 ? 1000000 : (int)ms);
+    lieni_ctx_lock(ctx);
+    ctx->waiters--;
     return 0;
 }
 

@@ -33,7 +33,8 @@ struct lieni_prov_slot {
 struct lien_ctx {
     pthread_mutex_t lock;
     pthread_cond_t changed; // something that a _wait function waits for
-    unsigned waiters;
+    uint64_t changes;       // how often
+    unsigned waiters;       // that sleep
     pthread_mutex_t turn;
     bool app_driven;
     bool closing;

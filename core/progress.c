@@ -50,10 +50,13 @@ static void on_events(const struct lieni_event *evs, unsigned n)
 void lieni_progress_bury(lien_ctx *ctx)
 {
     struct lieni_node *n;
+    if (lieni_list_empty(&ctx->graveyard) && lieni_list_empty(&ctx->dead_listeners))
+        return;
     while ((n = lieni_list_pop(&ctx->graveyard)))
         lieni_conn_free(lieni_container(n, struct lien_conn, node));
     while ((n = lieni_list_pop(&ctx->dead_listeners)))
         lieni_listener_free(lieni_container(n, struct lien_listener, node));
+    lieni_ctx_changed(ctx); // lien_ctx_close
 }
 
 static unsigned poll_net(lien_ctx *ctx)
