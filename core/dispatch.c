@@ -335,10 +335,7 @@ enum lieni_where lieni_dispatch_where(struct lieni_dispatch *dispatch, struct li
 
 // -- Strands -----------------------------------------------------------------------------------------------------------------------
 
-// Starts a thread that leaves the host's signals to the host. Faults stay deliverable: guarded
-// memory answers them with a report.
-static int start_thread(struct lieni_dispatch *d, void *(*main)(void *), const char *name,
-                        pthread_t *thread)
+int lieni_thread_start(const char *name, void *(*main)(void *), void *arg, pthread_t *thread)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t all, before;
@@ -347,14 +344,23 @@ static int start_thread(struct lieni_dispatch *d, void *(*main)(void *), const c
         sigdelset(&all, faults[i]);
     }
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(thread, NULL, main, d);
+    int error = pthread_create(thread, NULL, main, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) {
+        pthread_setname_np(*thread, name);
+    }
+    return error;
+}
+
+static int start_thread(struct lieni_dispatch *d, void *(*main)(void *), const char *name,
+                        pthread_t *thread)
+{
+    int error = lieni_thread_start(name, main, d, thread);
     if (error) {
         lieni_log_say(d->log, LIEN_LOG_ERROR, NULL, LIEN_ESYS, "cannot start thread %s: %s", name,
                       strerrordesc_np(error));
         return LIEN_ESYS;
     }
-    pthread_setname_np(*thread, name);
     return 0;
 }
 

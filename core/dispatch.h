@@ -10,6 +10,7 @@
 #ifndef LIENI_DISPATCH_H
 #define LIENI_DISPATCH_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "provider/provider.h"
@@ -64,6 +65,10 @@ unsigned lieni_dispatch_run(struct lieni_dispatch *dispatch, unsigned max);
 // Threaded: runs inline strands' tasks on the calling progress thread, the same way.
 unsigned lieni_dispatch_run_inline(struct lieni_dispatch *dispatch, unsigned max);
 bool lieni_dispatch_pending(struct lieni_dispatch *dispatch); // app-driven or inline work waits
+
+// Starts a thread of ours, named for debuggers, that leaves the host's signals to the host. Faults stay deliverable: guarded
+// memory answers them with a report. 0 or an errno value.
+int lieni_thread_start(const char *name, void *(*main)(void *), void *arg, pthread_t *thread);
 
 // Where the calling thread is.
 enum lieni_where {

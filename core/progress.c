@@ -229,7 +229,7 @@ int lieni_progress_open(lien_ctx *ctx)
         rc = watch(ctx, ctx->provs[i].ops->fd(ctx->provs[i].prov));
     if (rc != 0 || ctx->app_driven)
         return rc;
-    if (pthread_create(&ctx->thread, NULL, run, ctx) != 0)
+    if (lieni_thread_start("lien-progress", run, ctx, &ctx->thread) != 0)
         return LIEN_ESYS;
     ctx->thread_started = true;
     return 0;
