@@ -78,16 +78,22 @@ static uint64_t us(struct timeval t)
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_usec;
 }
 
-struct footprint footprint_now(void)
+struct footprint footprint_cpu(void)
 {
     struct rusage usage;
     CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
     return (struct footprint){.cpu_us = us(usage.ru_utime) + us(usage.ru_stime),
-                              .switches = (uint64_t)usage.ru_nvcsw,
-                              .rss_kib = rss_kib(),
-                              .fds = entries_in("/proc/self/fd") - 1, // the one that reads it
-                              .threads = entries_in("/proc/self/task"),
-                              .maps = lines_in("/proc/self/maps")};
+                              .switches = (uint64_t)usage.ru_nvcsw};
+}
+
+struct footprint footprint_now(void)
+{
+    struct footprint now = footprint_cpu();
+    now.rss_kib = rss_kib();
+    now.fds = entries_in("/proc/self/fd") - 1; // the one that reads it
+    now.threads = entries_in("/proc/self/task");
+    now.maps = lines_in("/proc/self/maps");
+    return now;
 }
 
 // -- The peer --
@@ -223,7 +229,7 @@ void peer_close(struct peer *peer)
 // -- In a process of its own --
 
 struct command {
-    char what; // 'r': report, 'q': quit
+    char what; // 'r': report, 'c': the report's CPU time alone
     unsigned open;
 };
 
@@ -244,12 +250,16 @@ static _Noreturn void serve(int fd, const char *const *settings)
     peer_open(&peer, settings, 0);
     CHECK(write(fd, peer.address, sizeof peer.address) == (ssize_t)sizeof peer.address);
     struct command command;
-    while (read(fd, &command, sizeof command) == (ssize_t)sizeof command && command.what == 'r') {
+    while (read(fd, &command, sizeof command) == (ssize_t)sizeof command) {
+        struct remote_report report = {.stats.size = sizeof report.stats};
         struct open_only o = {.peer = &peer, .open = command.open};
-        wait_until(only_open, &o, 20000, "the end of connections at the peer");
-        struct remote_report report = {.footprint = footprint_now(),
-                                       .stats.size = sizeof report.stats};
-        IS(lien_ctx_stats_get(peer.ctx, &report.stats), 0);
+        if (command.what == 'c') {
+            report.footprint = footprint_cpu();
+        } else {
+            wait_until(only_open, &o, 20000, "the end of connections at the peer");
+            report.footprint = footprint_now();
+            IS(lien_ctx_stats_get(peer.ctx, &report.stats), 0);
+        }
         CHECK(write(fd, &report, sizeof report) == (ssize_t)sizeof report);
     }
     peer_close(&peer);
@@ -272,16 +282,26 @@ void remote_start(struct remote *remote, const char *const *settings)
           (ssize_t)sizeof remote->address);
 }
 
-struct remote_report remote_report(struct remote *remote, unsigned open)
+static struct remote_report request(struct remote *remote, char what, unsigned open)
 {
     struct command command;
     memset(&command, 0, sizeof command);
-    command.what = 'r';
+    command.what = what;
     command.open = open;
     CHECK(write(remote->fd, &command, sizeof command) == (ssize_t)sizeof command);
     struct remote_report report;
     CHECK(recv(remote->fd, &report, sizeof report, MSG_WAITALL) == (ssize_t)sizeof report);
     return report;
+}
+
+struct remote_report remote_report(struct remote *remote, unsigned open)
+{
+    return request(remote, 'r', open);
+}
+
+struct footprint remote_cpu(struct remote *remote)
+{
+    return request(remote, 'c', 0).footprint;
 }
 
 void remote_stop(struct remote *remote)

@@ -59,6 +59,7 @@ struct footprint {
     unsigned fds, threads, maps;
 };
 struct footprint footprint_now(void);
+struct footprint footprint_cpu(void); // cpu_us and switches alone, without the cost of the rest
 
 // -- The peer ----------------------------------------------------------------------------------------------------------------------
 
@@ -100,6 +101,7 @@ struct remote_report {
 void remote_start(struct remote *remote, const char *const *settings);
 // Once all its connections but `open` are closed.
 struct remote_report remote_report(struct remote *remote, unsigned open);
+struct footprint remote_cpu(struct remote *remote); // as footprint_cpu()
 void remote_stop(struct remote *remote);
 
 // A threaded ctx, and a connection with messages for lien_msg_recv_wait().

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a connection costs at each end, between two processes: resident memory and descriptors before its first traffic and after it. The bounds are those of docs/libfabric-facts.md
-// section 10: libfabric's own part is about 31 KiB an endpoint before traffic and about 0.5 MiB after it (a pool fixed inside libfabric), and four descriptors.
+// What a connection costs at each end, between two processes: resident memory and descriptors before its first traffic and after it. Most of it is libfabric's (docs/libfabric-facts.md
+// section 10): a pool of about 0.5 MiB an endpoint that the receives posted at the start touch already, so traffic adds little. Descriptors: the endpoint's socket, three of its
+// completion queue, three of its event queue, and the bootstrap's socket.
 
 #include "tests/loops/support.h"
 
@@ -12,12 +13,13 @@ struct cost {
     double fds;
 };
 
-static struct cost per_conn(const char *end, const char *when, struct footprint a, struct footprint b)
+static struct cost per_conn(const char *end, const char *when, struct footprint a,
+                            struct footprint b)
 {
     struct cost cost = {.kib = ((double)b.rss_kib - (double)a.rss_kib) / CONNS,
                         .fds = ((double)b.fds - (double)a.fds) / CONNS};
-    printf("%-7s %-15s %8.1f KiB %6.2f descriptors a connection, %+d threads\n", end, when, cost.kib, cost.fds,
-           (int)b.threads - (int)a.threads);
+    printf("%-7s %-15s %8.1f KiB %6.2f descriptors a connection, %+d threads\n", end, when,
+           cost.kib, cost.fds, (int)b.threads - (int)a.threads);
     return cost;
 }
 
@@ -68,9 +70,9 @@ int main(void)
     IS(lien_ctx_close(&ctx), 0);
     remote_stop(&remote);
     for (unsigned i = 0; i < 2; i++) {
-        CHECK(before[i].kib < 200);
-        CHECK(after[i].kib < 1200);
-        CHECK(before[i].fds < 6.5 && after[i].fds < 6.5);
+        CHECK(before[i].kib < 800);
+        CHECK(after[i].kib < 900);
+        CHECK(before[i].fds < 8.5 && after[i].fds < 8.5);
     }
     puts("ok");
     return 0;

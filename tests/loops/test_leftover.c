@@ -5,10 +5,10 @@
 
 #include "tests/loops/support.h"
 
-#define TRANSFERS 100000u
-#define WARM_UP 10000u
-#define CONNECTIONS 500u
-#define DEPTH 16u // transfers in flight
+#define TRANSFERS     100000u
+#define WARM_UP       10000u
+#define CONNECTIONS   500u
+#define DEPTH         16u // transfers in flight
 #define RSS_SLACK_KIB 2048u
 
 static const char *const settings[] = {NULL};
@@ -153,8 +153,9 @@ static bool compare(const char *end, const struct remote_report *a, const struct
     bool same = true;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool ok = rows[i].after <= rows[i].before + rows[i].slack;
-        printf("%-7s %-16s %10llu %10llu %s\n", end, rows[i].name, (unsigned long long)rows[i].before,
-               (unsigned long long)rows[i].after, ok ? "" : "  <- left behind");
+        printf("%-7s %-16s %10llu %10llu %s\n", end, rows[i].name,
+               (unsigned long long)rows[i].before, (unsigned long long)rows[i].after,
+               ok ? "" : "  <- left behind");
         same = same && ok;
     }
     return same;
