@@ -77,6 +77,7 @@ static void agree(struct lien_conn *conn)
     const struct lieni_options *o = &conn->ctx->options;
     struct lieni_link *link = &conn->link;
     conn->id = hs->conn_id;
+    lieni_strand_conn(conn->strand, conn->id);
     conn->message_max = hs->peer.message_max;
     conn->imports.max = hs->peer.grants_max;
     conn->grants.max = (uint32_t)o->grants_conn;
