@@ -33,7 +33,8 @@ struct server {
     lien_ctx *ctx;
     lien_pool *pool;
     lien_listener *listener;
-    bool done; // its connection is closed
+    lien_grant *grant; // to its one connection
+    bool done;         // that is closed
 };
 
 struct job {
@@ -109,6 +110,7 @@ static void server_closed(lien_conn *conn, int status, void *arg)
     struct server *server = arg;
     (void)conn;
     IS(status, 0);
+    IS(lien_grant_close(&server->grant), 0);
     server->done = true;
 }
 
@@ -118,11 +120,10 @@ static int server_accept(lien_listener *listener, lien_conn *conn, void *arg, vo
     struct server *server = arg;
     (void)listener;
     lien_token token;
-    lien_grant *grant;
     lien_buf *buf;
     *conn_arg = server;
     IS(lien_pool_alloc(server->pool, BYTES, &buf), 0);
-    IS(lien_grant_open(conn, &buf, 1, NULL, &token, &grant), 0);
+    IS(lien_grant_open(conn, &buf, 1, NULL, &token, &server->grant), 0);
     lien_buf_free(&buf); // at its release
     IS(lien_send(conn, token.bytes, token.len, NULL, 0, NULL), 0);
     return 0;
@@ -152,6 +153,11 @@ static void server_close(struct server *server)
 
 // -- Client --
 
+struct lent {
+    struct client *client;
+    lien_grant *grant;
+};
+
 struct client {
     lien_ctx *ctx;
     lien_pool *pool;
@@ -159,6 +165,7 @@ struct client {
     lien_buf *buf;
     lien_space *space;
     lien_token token; // of the server's buffer
+    struct lent lent[ROUNDS];
     unsigned round, released;
     uint64_t sum;
     int read_status;
@@ -168,9 +175,10 @@ struct client {
 
 static void grant_over(void *arg, int status)
 {
-    struct client *client = arg;
+    struct lent *lent = arg;
     IS(status, 0);
-    client->released++;
+    IS(lien_grant_close(&lent->grant), 0);
+    lent->client->released++;
 }
 
 // One round: new bytes, a grant of them, and its token as the message.
@@ -187,10 +195,11 @@ static void ask(struct client *client)
     lien_grant_opts opts;
     lien_grant_opts_init(&opts);
     opts.on_released = grant_over;
-    opts.arg = client;
+    struct lent *lent = &client->lent[client->round];
+    lent->client = client;
+    opts.arg = lent;
     lien_token token;
-    lien_grant *grant;
-    IS(lien_grant_open(client->conn, &client->buf, 1, &opts, &token, &grant), 0);
+    IS(lien_grant_open(client->conn, &client->buf, 1, &opts, &token, &lent->grant), 0);
     IS(lien_send(client->conn, token.bytes, token.len, NULL, 0, NULL), 0);
 }
 
