@@ -244,6 +244,7 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
         return rc;
     struct lieni_send *send = NULL;
     lieni_ctx_lock(ctx);
+    lieni_conn_ref(conn); // another thread may close it meanwhile
     uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
     while ((rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
         rc = lieni_ctx_wait_locked(ctx, deadline);
@@ -256,6 +257,7 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
         rc = send->released_status != 0 ? send->released_status : send->status;
     if (send)
         send_unref(send);
+    lieni_conn_unref(conn);
     lieni_ctx_unlock(ctx);
     return rc;
 }
@@ -489,6 +491,7 @@ int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **out)
         return LIEN_ESTATE;
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
+    lieni_conn_ref(conn); // as above
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
     int rc = 0;
     for (;;) {
@@ -505,6 +508,7 @@ int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **out)
         if (rc != 0)
             break;
     }
+    lieni_conn_unref(conn);
     lieni_ctx_unlock(ctx);
     return rc;
 }

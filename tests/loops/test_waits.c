@@ -218,6 +218,55 @@ static void twins(enum place place, struct peer *peer)
     printf("twins in %s callbacks: ok\n", names[place]);
 }
 
+// -- A connection closed under its waiters --
+
+struct waiter {
+    lien_conn *conn;
+    bool send; // waits for credit, else for a message
+    int rc;
+};
+
+static void *wait_on(void *arg)
+{
+    struct waiter *waiter = arg;
+    lien_msg *msg;
+    do
+        waiter->rc = waiter->send ? lien_send_wait(waiter->conn, "G", 1, NULL, 0, NULL)
+                                  : lien_msg_recv_wait(waiter->conn, LIEN_FOREVER, &msg);
+    while (waiter->rc == 0 && waiter->send);
+    return NULL;
+}
+
+// One that waits for a message that never comes, and one for credit that never comes, since nobody takes what it sent.
+static void closed_under(bool send)
+{
+    lien_ctx *ctx = ctx_open(settings);
+    lien_listener *listener;
+    char address[96];
+    struct waiter waiter = {.send = send};
+    pthread_t thread;
+    lien_conn *conn, *deaf;
+    lien_conn_info info = {.size = sizeof info};
+    IS(lien_listener_open(ctx, "127.0.0.1:0", NULL, &listener), 0);
+    IS(lien_listener_address(listener, address, sizeof address), 0);
+    IS(lien_conn_open_wait(ctx, address, NULL, &conn), 0);
+    IS(lien_listener_accept_wait(listener, 20000, &deaf), 0);
+    waiter.conn = conn;
+    CHECK(pthread_create(&thread, NULL, wait_on, &waiter) == 0);
+    do {
+        sleep_ms(50);
+        IS(lien_conn_info_get(conn, &info), 0);
+    } while (send && info.message_credits > 0);
+    sleep_ms(200); // it sleeps by now; if not, nothing is shown, and nothing fails
+    IS(lien_conn_close_wait(&conn, 20000), 0);
+    pthread_join(thread, NULL);
+    IS(waiter.rc, LIEN_ECLOSED);
+    IS(lien_conn_close(&deaf), 0);
+    IS(lien_listener_close(&listener), 0);
+    IS(lien_ctx_close(&ctx), 0);
+    printf("closed while another thread waits to %s: ok\n", send ? "send" : "receive");
+}
+
 // -- Watchdog --
 
 static void block(lien_conn *conn, lien_msg *msg, void *arg)
@@ -270,6 +319,8 @@ int main(void)
     peer_open(&peer, settings, 0);
     for (int place = 0; place < PLACES; place++)
         twins((enum place)place, &peer);
+    closed_under(false);
+    closed_under(true);
     watchdog(&peer);
     peer_close(&peer);
     puts("ok");
