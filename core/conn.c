@@ -135,8 +135,11 @@ static void run_closed(struct lieni_task *task)
 
 void lieni_conn_closed(struct lien_conn *conn)
 {
-    if (conn->state == LIENI_CONN_GONE && !conn->has_handle)
-        lieni_conn_post(conn, &conn->closed_task);
+    // Closing one that is not open yet comes here twice: from its end, and from the handle's.
+    if (conn->state != LIENI_CONN_GONE || conn->has_handle || conn->closed_posted)
+        return;
+    conn->closed_posted = true;
+    lieni_conn_post(conn, &conn->closed_task);
 }
 
 void lieni_conn_writable(struct lien_conn *conn)
