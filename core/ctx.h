@@ -112,8 +112,8 @@ void lieni_progress_close(lien_ctx *ctx); // descriptors
 // One pass in progress context. Returns how much there was to do.
 unsigned lieni_progress_pass(lien_ctx *ctx);
 int lieni_progress_arm(lien_ctx *ctx);
-// Frees connections and listeners nobody refers to any more. First in a pass, under the lock: no polled event can name them.
-void lieni_progress_bury(lien_ctx *ctx);
+// Frees connections and listeners nobody refers to any more, and says how many. First in a pass, under the lock: no polled event can name them.
+unsigned lieni_progress_bury(lien_ctx *ctx);
 // Sets the descriptor's timer; under the lock.
 void lieni_progress_set_timer(lien_ctx *ctx, uint64_t when);
 // Whether the calling thread is inside a pass of this ctx.
