@@ -177,6 +177,14 @@ int lieni_conn_usable(const struct lien_conn *conn)
     return conn->status ? conn->status : LIEN_ECLOSED;
 }
 
+int lieni_conn_op_status(const struct lien_conn *conn, int status)
+{
+    // A provider flushes what is posted when its endpoint breaks, and calls that canceled; the application canceled nothing.
+    if (status != LIEN_ECANCELED)
+        return status;
+    return conn->status ? conn->status : LIEN_EPEERLOST;
+}
+
 // -- Making and freeing --
 
 static void on_timer(struct lieni_timer *timer)

@@ -116,6 +116,8 @@ struct lieni_log_at lieni_conn_at(const struct lien_conn *conn, uint64_t op);
 void lieni_conn_kick(struct lien_conn *conn);
 // LIEN_ESTATE (not open yet), or the status with which it ended; 0 while it can be used.
 int lieni_conn_usable(const struct lien_conn *conn);
+// What an operation ended with, as the application hears it.
+int lieni_conn_op_status(const struct lien_conn *conn, int status);
 // Its last callback is due once it is GONE and without handle.
 void lieni_conn_closed(struct lien_conn *conn);
 // The application gives up its handle, under the lock.
