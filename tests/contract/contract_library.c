@@ -73,6 +73,13 @@ static void opening(void)
     lien_ctx_opts_init(&opts);
     opts.settings = none;
     REFUSES(LIEN_ENOPROVIDER, lien_ctx_open, &opts, &ctx);
+    // libfabric's own variable: asked for alone, and against the option.
+    const char *const tcp[] = {"provider=tcp", NULL};
+    CHECK(setenv("FI_PROVIDER", "sockets", 1) == 0);
+    REFUSES(LIEN_ENOPROVIDER, lien_ctx_open, NULL, &ctx);
+    opts.settings = tcp;
+    REFUSES(LIEN_EOPTION, lien_ctx_open, &opts, &ctx);
+    CHECK(unsetenv("FI_PROVIDER") == 0);
     CHECK(ctx == UNTOUCHED);
 }
 

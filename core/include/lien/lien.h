@@ -106,7 +106,8 @@ typedef struct lien_ctx_opts {
 
 LIEN_API void lien_ctx_opts_init(lien_ctx_opts *opts);
 
-// Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, or a value out of range; the log names the nearest known key, or the limit.
+// Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, a value out of range, or option `provider` against FI_PROVIDER; the log names the nearest
+// known key, or the limit.
 // LIEN_ENOPROVIDER: the provider asked for by option `provider` or FI_PROVIDER cannot be used; the log lists each candidate and why.
 LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
 
