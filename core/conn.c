@@ -135,7 +135,7 @@ static void run_closed(struct lieni_task *task)
 
 void lieni_conn_closed(struct lien_conn *conn)
 {
-    // Closed before it was open it is GONE at once, and this is asked twice.
+    // Closing one that is not open yet comes here twice: from its end, and from the handle's.
     if (conn->state != LIENI_CONN_GONE || conn->has_handle || conn->closed_posted)
         return;
     conn->closed_posted = true;
@@ -175,6 +175,14 @@ int lieni_conn_usable(const struct lien_conn *conn)
         break;
     }
     return conn->status ? conn->status : LIEN_ECLOSED;
+}
+
+int lieni_conn_op_status(const struct lien_conn *conn, int status)
+{
+    // A provider flushes what is posted when its endpoint breaks, and calls that canceled; the application canceled nothing.
+    if (status != LIEN_ECANCELED)
+        return status;
+    return conn->status ? conn->status : LIEN_EPEERLOST;
 }
 
 // -- Making and freeing --

@@ -43,8 +43,8 @@ struct lien_conn {
     bool was_open;      // it reached OPEN
     bool quiet;         // made by a _wait function: on_open does not run
     bool no_closed;     // on_closed does not run (close_wait, or never given to the application)
-    bool closed_posted; // the last task is due
-    bool closed_done;   // it ran
+    bool closed_posted; // the last callback is due, or ran
+    bool closed_done;   // the last task ran
     bool shutdown_done; // ep_shutdown was called
     bool lost;          // something of it was quarantined
     uint64_t lost_bytes;
@@ -116,6 +116,8 @@ struct lieni_log_at lieni_conn_at(const struct lien_conn *conn, uint64_t op);
 void lieni_conn_kick(struct lien_conn *conn);
 // LIEN_ESTATE (not open yet), or the status with which it ended; 0 while it can be used.
 int lieni_conn_usable(const struct lien_conn *conn);
+// What an operation ended with, as the application hears it.
+int lieni_conn_op_status(const struct lien_conn *conn, int status);
 // Its last callback is due once it is GONE and without handle.
 void lieni_conn_closed(struct lien_conn *conn);
 // The application gives up its handle, under the lock.

@@ -151,11 +151,11 @@ int lieni_ctx_outside(lien_ctx *ctx)
 
 int lieni_opts_copy(void *out, size_t out_size, const void *in, size_t in_size)
 {
-    if (in_size < sizeof(size_t))
+    if (in_size < sizeof(size_t) || in_size > LIENI_OPTS_MAX)
         return LIEN_EINVAL;
     for (size_t i = out_size; i < in_size; i++) {
         if (((const unsigned char *)in)[i] != 0)
-            return LIEN_EINVAL;
+            return LIEN_ENOTSUP; // a field of a later version
     }
     memcpy(out, in, in_size < out_size ? in_size : out_size);
     memcpy(out, &out_size, sizeof(out_size));
@@ -336,7 +336,9 @@ int lieni_ctx_open_platform(const lien_ctx_opts *in, const struct lieni_platform
     lien_ctx_opts opts;
     lien_ctx_opts_init(&opts);
     int rc = in ? lieni_opts_copy(&opts, sizeof(opts), in, in->size) : 0;
-    if (rc != 0 || !platform || !out || (opts.flags & ~(LIEN_APP_DRIVEN | LIEN_KEEP_NOFILE)) != 0)
+    if (rc != 0)
+        return rc;
+    if (!platform || !out || (opts.flags & ~(LIEN_APP_DRIVEN | LIEN_KEEP_NOFILE)) != 0)
         return LIEN_EINVAL;
     lien_ctx *ctx = ctx_new(&opts, platform);
     if (!ctx)

@@ -98,8 +98,9 @@ struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx);
 // For the public functions that may not run in a callback at all: LIEN_EDEADLK or 0.
 int lieni_ctx_outside(lien_ctx *ctx);
 
-// Copies a versioned options struct over defaults: the first `in_size` bytes. LIEN_EINVAL: smaller than its size field, or larger than
-// this library knows with bytes set that it does not know.
+// Copies a versioned options struct over defaults: the first `in_size` bytes. LIEN_EINVAL: smaller than its size field, or larger than any (it was not
+// initialised: not walked through). LIEN_ENOTSUP: larger than this library knows, with bytes set that it does not know.
+#define LIENI_OPTS_MAX 4096u
 int lieni_opts_copy(void *out, size_t out_size, const void *in, size_t in_size);
 
 // core/ctx.c. As lien_ctx_open() on another platform: the tests' and the simulator's door.
@@ -113,8 +114,8 @@ void lieni_progress_close(lien_ctx *ctx); // descriptors
 // One pass in progress context. Returns how much there was to do.
 unsigned lieni_progress_pass(lien_ctx *ctx);
 int lieni_progress_arm(lien_ctx *ctx);
-// Frees connections and listeners nobody refers to any more. First in a pass, under the lock: no polled event can name them.
-void lieni_progress_bury(lien_ctx *ctx);
+// Frees connections and listeners nobody refers to any more, and says how many. First in a pass, under the lock: no polled event can name them.
+unsigned lieni_progress_bury(lien_ctx *ctx);
 // Sets the descriptor's timer; under the lock.
 void lieni_progress_set_timer(lien_ctx *ctx, uint64_t when);
 // Whether the calling thread is inside a pass of this ctx.

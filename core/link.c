@@ -459,7 +459,7 @@ static void sent(struct lien_conn *conn, struct lieni_evidence *ev)
     link->send_free = slot;
     link->n_send_free++;
     if (owner)
-        lieni_send_over_wire(owner, ev->status);
+        lieni_send_over_wire(owner, lieni_conn_op_status(conn, ev->status));
     if (ev->status != 0) {
         broken(conn, ev, "a send failed");
         return;

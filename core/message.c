@@ -131,7 +131,7 @@ static int check(struct lien_conn *conn, size_t head_len, lien_buf *const *bufs,
     if (head_len > lieni_link_head_max(&conn->link))
         return too_big(conn, "head", head_len, lieni_link_head_max(&conn->link));
     for (size_t i = 0; i < n; i++) {
-        if (!bufs[i])
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], conn->ctx->mem))
             return LIEN_EINVAL;
         *body += lien_buf_len(bufs[i]);
     }

@@ -47,16 +47,17 @@ static void on_events(const struct lieni_event *evs, unsigned n)
     }
 }
 
-void lieni_progress_bury(lien_ctx *ctx)
+unsigned lieni_progress_bury(lien_ctx *ctx)
 {
     struct lieni_node *n;
-    if (lieni_list_empty(&ctx->graveyard) && lieni_list_empty(&ctx->dead_listeners))
-        return;
-    while ((n = lieni_list_pop(&ctx->graveyard)))
+    unsigned done = 0;
+    for (; (n = lieni_list_pop(&ctx->graveyard)); done++)
         lieni_conn_free(lieni_container(n, struct lien_conn, node));
-    while ((n = lieni_list_pop(&ctx->dead_listeners)))
+    for (; (n = lieni_list_pop(&ctx->dead_listeners)); done++)
         lieni_listener_free(lieni_container(n, struct lien_listener, node));
-    lieni_ctx_changed(ctx); // lien_ctx_close
+    if (done > 0)
+        lieni_ctx_changed(ctx); // lien_ctx_close
+    return done;
 }
 
 static unsigned poll_net(lien_ctx *ctx)
@@ -130,9 +131,9 @@ unsigned lieni_progress_pass(lien_ctx *ctx)
     clear_fd(ctx->wake_fd);
     clear_fd(ctx->timer_fd);
     lieni_ctx_lock(ctx);
-    lieni_progress_bury(ctx);
+    unsigned done = lieni_progress_bury(ctx);
     lieni_ctx_unlock(ctx);
-    unsigned done = poll_net(ctx);
+    done += poll_net(ctx);
     for (unsigned i = 0; i < ctx->n_provs; i++)
         done += poll_provider(ctx, &ctx->provs[i]);
     lieni_ctx_lock(ctx);

@@ -11,7 +11,9 @@
 //  - Operations with memory have two events. *done*: the result is known. *released*: the memory is yours again. on_done runs exactly once, then
 //    on_released exactly once, also when nothing was lent; after it the library never touches `arg`. If the starting call returns nonzero
 //    neither runs and nothing was lent. A released status of LIEN_EQUARANTINED means: this memory is *not* yours (see lien_space_wait).
-//  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults.
+//  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults. A size that no
+//    version has is LIEN_EINVAL; a field set that this library does not know yet is LIEN_ENOTSUP; an unknown flag is LIEN_EINVAL.
+//  - A NULL pointer where an object, an output or bytes are needed is LIEN_EINVAL, and so is an object of another ctx. What is refused changes nothing.
 //  - Times are milliseconds. A timeout of 0 means the default named at the field; LIEN_FOREVER waits without limit where that is allowed.
 // Since 0.1, all of it.
 
@@ -104,7 +106,8 @@ typedef struct lien_ctx_opts {
 
 LIEN_API void lien_ctx_opts_init(lien_ctx_opts *opts);
 
-// Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, or a value out of range; the log names the nearest known key, or the limit.
+// Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, a value out of range, or option `provider` against FI_PROVIDER; the log names the nearest
+// known key, or the limit.
 // LIEN_ENOPROVIDER: the provider asked for by option `provider` or FI_PROVIDER cannot be used; the log lists each candidate and why.
 LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
 
@@ -337,7 +340,7 @@ typedef struct lien_listener_opts {
 
 LIEN_API void lien_listener_opts_init(lien_listener_opts *opts);
 
-// Listens at "host:port"; port 0 picks one, host "*" or "" means every address. LIEN_EADDR: cannot be bound, the log says why.
+// Listens at "host:port"; port 0 picks one, host "*" means every address. LIEN_EADDR: cannot be bound, the log says why.
 LIEN_API int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
                                 lien_listener **listener);
 // The bound address as "host:port" into `text` of `size` bytes (96 is enough). LIEN_ERANGE: too small.
