@@ -443,8 +443,9 @@ static void say(const lien_log_line *line, void *arg)
 {
     const struct cf_side *side = arg;
     if (getenv("LIEN_TEST_LOG"))
-        fprintf(stderr, "[%s] %llx %d %s\n", side->role == CF_OWNER ? "owner" : "reader",
-                (unsigned long long)line->conn, line->code, line->text);
+        fprintf(stderr, "%llu [%s] %llx %d %s\n", (unsigned long long)cf_real_ms() % 1000000,
+                side->role == CF_OWNER ? "owner" : "reader", (unsigned long long)line->conn,
+                line->code, line->text);
 }
 
 static void begin(struct cf_side *side)
@@ -497,6 +498,7 @@ static void end(struct cf_side *side)
                  lien_errname(atomic_load(&side->links[i].lost_status)));
     }
     cf_sync(side);
+    side->over = true;
     if (!side->ctx) { // the case closed it
         check_ops(side);
         return;
@@ -525,5 +527,4 @@ void cf_run(struct cf_side *side)
     begin(side);
     side->test->run(side);
     end(side);
-    side->over = true;
 }

@@ -112,7 +112,7 @@ struct cf_side {
     _Atomic int refuse_accepts;
     struct cf_op *ops;
     uint64_t head_bytes; // of messages sent: all that Lien may copy
-    bool over; // the script ended
+    bool over;           // the script ended
 };
 
 // -- Failing and waiting --
