@@ -353,8 +353,8 @@ int lieni_token_decode(const uint8_t *bytes, size_t len, struct lieni_token_data
         return malformed(why, "token version is not 1");
     if (!token_kind_known(bytes[TOKEN_KIND]))
         return malformed(why, "token kind is unknown");
-    if (n < 1 || n > LIEN_BUFS_MAX)
-        return malformed(why, "token buffers is not 1..64");
+    if (n > LIEN_BUFS_MAX) // 0: all its buffers are empty
+        return malformed(why, "token buffers is not 0..64");
     if (len != LIENI_TOKEN_HEADER + n * LIENI_KEY_SIZE)
         return malformed(why, "token length is not 32 + 24 for each buffer");
     if (lieni_get64(bytes + TOKEN_CONN) == 0)
@@ -378,7 +378,7 @@ void lieni_token_encode(const struct lieni_token_data *token, lien_token *out)
 {
     // A caller's mistake makes a token that no decoder takes, not a write past its end.
     out->len = 0;
-    if (token->n_keys < 1 || token->n_keys > LIEN_BUFS_MAX)
+    if (token->n_keys > LIEN_BUFS_MAX)
         return;
     uint8_t *bytes = out->bytes;
     memcpy(bytes, token_magic, sizeof token_magic);

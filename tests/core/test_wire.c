@@ -553,11 +553,11 @@ Test(token, fields)
         {4, 1, 2, "version"},
         {5, 1, 0, "kind"},
         {5, 1, 3, "kind"},
-        {6, 2, 0, "1..64"},
+        {6, 2, 0, "length"},
         {6, 2, 2, "length"},
         {6, 2, 4, "length"},
-        {6, 2, 65, "1..64"},
-        {6, 2, 65535, "1..64"},
+        {6, 2, 65, "0..64"},
+        {6, 2, 65535, "0..64"},
         {8, 8, 0, "connection"},
         {20, 4, 0, "generation"},
         {24, 8, 0, "more than total"},
@@ -585,10 +585,20 @@ Test(token, encoding_refuses_what_no_token_holds)
     data.n_keys = 65;
     lieni_token_encode(&data, &token);
     cr_assert_eq(token.len, 0);
-    data.n_keys = 0;
-    token.len = 1;
+}
+
+// A grant of empty buffers alone: nothing to read, and still to be released.
+Test(token, without_keys)
+{
+    struct lieni_token_data data = token_of(0), out;
+    lien_token token;
+    const char *why;
     lieni_token_encode(&data, &token);
-    cr_assert_eq(token.len, 0);
+    cr_assert_eq(token.len, 32);
+    cr_assert_eq(lieni_token_decode(token.bytes, token.len, &out, &why), 0);
+    cr_assert(out.n_keys == 0 && out.total == 0 && out.name.gen == data.name.gen);
+    put(token.bytes + 24, 8, 1);
+    expect_token_refused(&token, "less than total");
 }
 
 Test(token, random_mutations)
