@@ -59,6 +59,7 @@ uint64_t lieni_ctx_now(const lien_ctx *ctx)
 
 void lieni_ctx_changed(lien_ctx *ctx)
 {
+    ctx->changes++;
     if (ctx->waiters > 0)
         pthread_cond_broadcast(&ctx->changed);
 }
@@ -106,12 +107,16 @@ static int wait_driven(lien_ctx *ctx, uint64_t deadline)
     uint64_t now = lieni_ctx_now(ctx);
     if (now >= deadline)
         return LIEN_ETIMEDOUT;
+    uint64_t seen = ctx->changes;
     lieni_ctx_unlock(ctx);
-    if (lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0) {
-        struct pollfd pfd = {.fd = ctx->epoll_fd, .events = POLLIN};
-        uint64_t ms = deadline == UINT64_MAX ? UINT64_MAX : (deadline - now) / LIENI_MS + 1;
-        poll(&pfd, 1, ms > 1000000 ? 1000000 : (int)ms);
-    }
+    bool idle = lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0;
+    lieni_ctx_lock(ctx);
+    if (!idle || ctx->changes != seen) // the pass may have brought what the caller waits for
+        return 0;
+    lieni_ctx_unlock(ctx);
+    struct pollfd pfd = {.fd = ctx->epoll_fd, .events = POLLIN};
+    uint64_t ms = deadline == UINT64_MAX ? UINT64_MAX : (deadline - now) / LIENI_MS + 1;
+    poll(&pfd, 1, ms > 1000000 ? 1000000 : (int)ms);
     lieni_ctx_lock(ctx);
     return 0;
 }

@@ -34,6 +34,7 @@ struct lien_ctx {
     pthread_mutex_t lock;
     pthread_cond_t changed; // something that a _wait function waits for
     unsigned waiters;
+    uint64_t changes; // counted by lieni_ctx_changed
     pthread_mutex_t turn;
     bool app_driven;
     bool closing;
