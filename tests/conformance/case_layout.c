@@ -20,6 +20,7 @@ static void give(struct cf_side *side, uint64_t total, size_t n)
     struct cf_op *op = cf_op(side, "grant", false);
     cf_offer(side, side->link, bufs, n, 0, op, &token, &grant);
     cf_op_over(side, op, 0, 0);
+    cf_scribble(side, bufs, n);
     CHECK_RC(side, lien_grant_close(&grant), 0);
     cf_free_bufs(bufs, n);
 }

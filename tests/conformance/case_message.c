@@ -80,10 +80,7 @@ static void send_body(struct cf_side *side, const uint64_t *lens, size_t n, size
     }
     cf_sync(side);
     cf_op_over(side, op, 0, 0);
-    for (size_t i = 0; i < n; i++) {
-        void *p;
-        CHECK_RC(side, lien_buf_mut(bufs[i], &p), 0);
-    }
+    cf_scribble(side, bufs, n);
     cf_free_bufs(bufs, n);
 }
 

@@ -22,6 +22,7 @@ static void give(struct cf_side *side, uint64_t len)
     void *p;
     CHECK_RC(side, lien_buf_mut(buf, &p), 0);
     cf_check_buf(side, buf, 1, 0);
+    cf_scribble(side, &buf, 1);
     CHECK_RC(side, lien_grant_close(&grant), 0);
     CHECK(side, grant == NULL);
     lien_buf_free(&buf);

@@ -54,10 +54,12 @@ static void turn(struct cf_side *side, bool still)
         if (lien_ctx_arm(side->ctx) == LIEN_EAGAIN)
             CHECK_RC(side, lien_ctx_progress(side->ctx), 0);
     }
-    if (!anyone_ready()) {
-        uint64_t to = lieni_sim_now(sim.world) + TICK;
-        if (!lieni_sim_step(sim.world, to))
+    uint64_t to = lieni_sim_now(sim.world) + TICK;
+    while (!anyone_ready()) {
+        if (!lieni_sim_step(sim.world, to)) {
             lieni_sim_advance(sim.world, to);
+            break;
+        }
     }
     pass(me);
 }
@@ -117,6 +119,11 @@ int cf_sim_run(const struct cf_case *test, struct cf_side sides[2])
     lieni_sim_config_init(&config, LIENI_SIM_TCP);
     if (test->arg >= 16 * MIB) // or most of the time goes into events
         config.chunk = (struct lieni_sim_range){64 * KIB, 256 * KIB};
+    if (test->arg >= GIB) {
+        config.chunk = (struct lieni_sim_range){256 * KIB, 1024 * KIB};
+        config.traits.read_piece_max = MIB;
+        config.traits.read_bytes_max = 4 * MIB;
+    }
     sim.world = lieni_sim_world_new(1, &config);
     if (!sim.world)
         return 1;

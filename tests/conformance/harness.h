@@ -173,6 +173,8 @@ lien_buf *cf_buf(struct cf_side *side, uint64_t len, unsigned gen, uint64_t off)
 void cf_check_buf(struct cf_side *side, const lien_buf *buf, unsigned gen, uint64_t off);
 // Buffers one after the other.
 void cf_bufs(struct cf_side *side, const uint64_t *lens, size_t n, unsigned gen, lien_buf **bufs);
+// Ours again: overwritten at once, so that a read that still runs brings other bytes.
+void cf_scribble(struct cf_side *side, lien_buf *const *bufs, size_t n);
 void cf_free_bufs(lien_buf **bufs, size_t n);
 // `n` unequal lengths (some of no bytes) with the sum `total`.
 void cf_cut(uint64_t total, size_t n, uint64_t *lens);

@@ -154,6 +154,15 @@ void cf_free_bufs(lien_buf **bufs, size_t n)
         lien_buf_free(&bufs[i]);
 }
 
+void cf_scribble(struct cf_side *side, lien_buf *const *bufs, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        void *p;
+        CHECK_RC(side, lien_buf_mut(bufs[i], &p), 0);
+        memset(p, 0xdb, lien_buf_len(bufs[i]));
+    }
+}
+
 void cf_cut(uint64_t total, size_t n, uint64_t *lens)
 {
     uint64_t left = total;
