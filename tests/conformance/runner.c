@@ -338,7 +338,7 @@ int main(int argc, char **argv)
 {
     const char *role = NULL;
     int control = -1;
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--list") == 0) {
             list_all();
@@ -359,7 +359,6 @@ int main(int argc, char **argv)
                             "[--case C]...\n");
             return 2;
         }
-        i++;
     }
     if (role)
         return run_side(find_case(names.words[0]), find_driver(providers.words[0]), role, control);
