@@ -118,7 +118,7 @@ static inline const char *check_token(const uint8_t *bytes, size_t len)
     }
     if (token.kind != LIENI_TOKEN_HELD && token.kind != LIENI_TOKEN_BORROWED)
         return "unknown kind";
-    if (token.n_keys < 1 || token.n_keys > LIEN_BUFS_MAX)
+    if (token.n_keys > LIEN_BUFS_MAX)
         return "a count out of limits";
     if (token.conn == 0 || token.name.gen == 0)
         return "a name or connection of 0";

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The drivers over libfabric tcp, where each side is a process: contexts driven by the script's thread, and contexts with their own.
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/conformance/harness.h"
+
+static int open_driven(struct cf_side *side, lien_ctx_opts *opts, lien_ctx **ctx)
+{
+    (void)side;
+    opts->flags |= LIEN_APP_DRIVEN;
+    return lien_ctx_open(opts, ctx);
+}
+
+static int open_threaded(struct cf_side *side, lien_ctx_opts *opts, lien_ctx **ctx)
+{
+    (void)side;
+    return lien_ctx_open(opts, ctx);
+}
+
+// Sleeps until the ctx or the control channel has something: bounded, since what a script waits for may show in neither.
+static void turn_driven(struct cf_side *side, bool still)
+{
+    struct pollfd fds[2] = {{.fd = side->control, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+    if (!still && side->ctx) {
+        CHECK_RC(side, lien_ctx_progress(side->ctx), 0);
+        if (lien_ctx_arm(side->ctx) != 0)
+            return;
+        CHECK_RC(side, lien_ctx_fd(side->ctx, &fds[1].fd), 0);
+    }
+    poll(fds, 2, 1);
+}
+
+static void turn_threaded(struct cf_side *side, bool still)
+{
+    (void)side;
+    (void)still;
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+static uint64_t now_ms(struct cf_side *side)
+{
+    (void)side;
+    return cf_real_ms();
+}
+
+static void freeze(struct cf_side *side)
+{
+    CHECK(side, kill(side->peer_pid, SIGSTOP) == 0);
+}
+
+static void thaw(struct cf_side *side)
+{
+    CHECK(side, kill(side->peer_pid, SIGCONT) == 0);
+}
+
+const struct cf_driver cf_tcp = {.name = "tcp",
+                                 .processes = true,
+                                 .blocking = true,
+                                 .host = "127.0.0.1",
+                                 .ctx_open = open_driven,
+                                 .turn = turn_driven,
+                                 .now_ms = now_ms,
+                                 .freeze = freeze,
+                                 .thaw = thaw};
+
+const struct cf_driver cf_tcp_thread = {.name = "tcp-thread",
+                                        .processes = true,
+                                        .threaded = true,
+                                        .blocking = true,
+                                        .host = "127.0.0.1",
+                                        .ctx_open = open_threaded,
+                                        .turn = turn_threaded,
+                                        .now_ms = now_ms,
+                                        .freeze = freeze,
+                                        .thaw = thaw};
