@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The relay of fault.h: one connection at a time. To drop READ requests it follows the frames of
+// libfabric's tcp provider (1.17): first a connection request (16 bytes of header whose bytes 2 and 3 are
+// the length that follows, big-endian), then frames that begin with 16 bytes of header: the operation in
+// byte 1, and in the last 8 bytes the length of the whole frame, big-endian.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "tests/fault/fault.h"
+
+#define HEADER   16u
+#define READ_REQ 2 // ofi_op_read_req
+
+static struct sockaddr_in at(const char *host, uint16_t port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+    CHECK_EQ(inet_pton(AF_INET, host, &a.sin_addr), 1);
+    return a;
+}
+
+int fault_dial(const char *host, uint16_t port)
+{
+    struct sockaddr_in to = at(host, port);
+    int one = 1;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0);
+    CHECK_EQ(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
+}
+
+uint16_t fault_free_port(void)
+{
+    struct sockaddr_in a = at("127.0.0.1", 0);
+    socklen_t len = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    CHECK_EQ(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+uint16_t fault_port_of(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    CHECK(colon);
+    return (uint16_t)strtoul(colon + 1, NULL, 10);
+}
+
+// Bytes of one direction; `left` of them belong to the frame that passes or is dropped.
+struct flow {
+    uint8_t header[HEADER];
+    size_t have;
+    uint64_t left;
+    bool greeted; // the connection request has passed
+    bool drop;
+};
+
+static void send_all(int fd, const uint8_t *bytes, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = send(fd, bytes, len, MSG_NOSIGNAL);
+        if (n <= 0)
+            return; // the other end is gone, which its own direction shows
+        bytes += n;
+        len -= (size_t)n;
+    }
+}
+
+static uint64_t big_endian(const uint8_t *bytes, size_t n)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < n; i++)
+        value = value << 8 | bytes[i];
+    return value;
+}
+
+static void header_done(struct fault_relay *relay, struct flow *f, int to)
+{
+    f->left = f->greeted ? big_endian(f->header + 8, 8) - HEADER : big_endian(f->header + 2, 2);
+    f->drop = f->greeted && relay->no_reads && f->header[1] == READ_REQ;
+    f->greeted = true;
+    f->have = 0;
+    if (f->drop)
+        relay->eaten++;
+    else
+        send_all(to, f->header, HEADER);
+}
+
+static void follow(struct fault_relay *relay, struct flow *f, int to, const uint8_t *bytes, size_t n)
+{
+    while (n > 0) {
+        size_t part;
+        if (f->left > 0) {
+            part = f->left < n ? (size_t)f->left : n;
+            if (!f->drop)
+                send_all(to, bytes, part);
+            f->left -= part;
+        } else {
+            part = HEADER - f->have < n ? HEADER - f->have : n;
+            memcpy(f->header + f->have, bytes, part);
+            f->have += part;
+            if (f->have == HEADER)
+                header_done(relay, f, to);
+        }
+        bytes += part;
+        n -= part;
+    }
+}
+
+static void pass(struct fault_relay *relay, int client, int server)
+{
+    static uint8_t bytes[1 << 16];
+    struct flow f = {0};
+    struct pollfd fds[2] = {{.fd = client, .events = POLLIN}, {.fd = server, .events = POLLIN}};
+    while (!relay->stop) {
+        if (poll(fds, 2, 20) <= 0)
+            continue;
+        for (int i = 0; i < 2; i++) {
+            if (!fds[i].revents)
+                continue;
+            ssize_t n = recv(fds[i].fd, bytes, sizeof bytes, 0);
+            if (n <= 0)
+                return;
+            if (i == 0)
+                follow(relay, &f, server, bytes, (size_t)n);
+            else
+                send_all(client, bytes, (size_t)n);
+        }
+    }
+}
+
+static void *run(void *arg)
+{
+    struct fault_relay *relay = arg;
+    while (!relay->stop) {
+        struct pollfd p = {.fd = relay->listener, .events = POLLIN};
+        if (poll(&p, 1, 20) <= 0)
+            continue;
+        int client = accept4(relay->listener, NULL, NULL, SOCK_CLOEXEC);
+        CHECK(client >= 0);
+        while (relay->hold && !relay->stop)
+            fault_sleep(5);
+        if (!relay->stop) {
+            int server = fault_dial("127.0.0.1", relay->port);
+            pass(relay, client, server);
+            close(server);
+        }
+        close(client);
+    }
+    return NULL;
+}
+
+void fault_relay_start(struct fault_relay *relay, uint16_t port)
+{
+    struct sockaddr_in a = at("127.0.0.2", port);
+    int one = 1;
+    relay->port = port;
+    relay->stop = false;
+    relay->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(relay->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    CHECK_EQ(bind(relay->listener, (struct sockaddr *)&a, sizeof a), 0);
+    CHECK_EQ(listen(relay->listener, 16), 0);
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, run, relay), 0);
+    relay->thread = thread;
+}
+
+void fault_relay_stop(struct fault_relay *relay)
+{
+    relay->stop = true;
+    pthread_join(relay->thread, NULL);
+    close(relay->listener);
+}
