@@ -5,6 +5,7 @@
 //   e    echo the message
 //   g    grant: u64 size follows; the answer is 't' and the token
 //   r    read the grant whose token follows, release it, and stay silent
+//   z    take no message for 4 s, and stay silent
 // Its standard input: 's' asks for a line of levels; its end ends the process.
 
 #include <pthread.h>
@@ -80,6 +81,9 @@ static int obey(struct client *c, const char *head, size_t len)
         return open_grant(c, size);
     case 'r':
         return read_grant(c, head + 1, len - 1);
+    case 'z':
+        fault_sleep(4000);
+        return 0;
     default:
         return lien_send_wait(c->conn, head, len, NULL, 0, NULL);
     }
