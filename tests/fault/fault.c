@@ -15,13 +15,17 @@
 
 #include "tests/fault/fault_peer.h"
 
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static char fault_log[1 << 16];
+static size_t log_len;
+
 _Noreturn void fault_fail(const char *file, int line, const char *what, long long got,
                           long long want)
 {
     fprintf(stderr, "%s:%d: failed: %s", file, line, what);
     if (got != want)
         fprintf(stderr, " (%lld, %lld; %s)", got, want, lien_errname((int)got));
-    fprintf(stderr, "\n");
+    fprintf(stderr, "\n%s%s", fault_log[0] ? "the log:\n" : "", fault_log);
     fflush(NULL);
     _exit(1);
 }
@@ -154,16 +158,12 @@ void fault_peer_levels(const struct fault_peer *peer, struct fault_levels *l)
 
 // -- This side -------------------------------------------------------------------------------------------------------------------
 
-static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
-static char log_text[1 << 16];
-static size_t log_len;
-
 void fault_log_line(const lien_log_line *line, void *arg)
 {
     (void)arg;
     pthread_mutex_lock(&log_lock);
-    int n = snprintf(log_text + log_len, sizeof log_text - log_len, "%s\n", line->text);
-    if (n > 0 && log_len + (size_t)n < sizeof log_text)
+    int n = snprintf(fault_log + log_len, sizeof fault_log - log_len, "%s\n", line->text);
+    if (n > 0 && log_len + (size_t)n < sizeof fault_log)
         log_len += (size_t)n;
     pthread_mutex_unlock(&log_lock);
 }
@@ -172,14 +172,14 @@ void fault_log_clear(void)
 {
     pthread_mutex_lock(&log_lock);
     log_len = 0;
-    log_text[0] = '\0';
+    fault_log[0] = '\0';
     pthread_mutex_unlock(&log_lock);
 }
 
 static bool log_has_now(void *text)
 {
     pthread_mutex_lock(&log_lock);
-    bool yes = strstr(log_text, text) != NULL;
+    bool yes = strstr(fault_log, text) != NULL;
     pthread_mutex_unlock(&log_lock);
     return yes;
 }
@@ -190,7 +190,7 @@ bool fault_log_has(const char *text)
     snprintf(copy, sizeof copy, "%s", text);
     bool yes = fault_until(log_has_now, copy, 2000); // lines leave on a thread of their own
     if (!yes)
-        fprintf(stderr, "the log has no \"%s\" but:\n%s", text, log_text);
+        fprintf(stderr, "the log has no \"%s\" but:\n%s", text, fault_log);
     return yes;
 }
 

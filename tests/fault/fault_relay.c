@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The relay of fault.h: one connection at a time. To drop READ requests it follows the frames of
-// libfabric's tcp provider (1.17): first a connection request (16 bytes of header whose bytes 2 and 3 are
-// the length that follows, big-endian), then frames that begin with 16 bytes of header: the operation in
-// byte 1, and in the last 8 bytes the length of the whole frame, big-endian.
+// libfabric's tcp provider (1.17): first a connection request (32 bytes of header, of which bytes 2 and 3 are
+// the length of what follows it, big-endian), then frames that begin with 16 bytes of header: the operation in
+// byte 1, and in the last 8 bytes the length of the whole frame, in the sender's own order.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -16,6 +16,7 @@
 #include "tests/fault/fault.h"
 
 #define HEADER   16u
+#define GREETING 32u
 #define READ_REQ 2 // ofi_op_read_req
 
 static struct sockaddr_in at(const char *host, uint16_t port)
@@ -74,17 +75,20 @@ static void send_all(int fd, const uint8_t *bytes, size_t len)
     }
 }
 
-static uint64_t big_endian(const uint8_t *bytes, size_t n)
+// Bytes after the 16 of this header.
+static uint64_t rest(const struct flow *f)
 {
-    uint64_t value = 0;
-    for (size_t i = 0; i < n; i++)
-        value = value << 8 | bytes[i];
-    return value;
+    uint64_t all;
+    if (!f->greeted)
+        return GREETING - HEADER + (uint64_t)f->header[2] * 256 + f->header[3];
+    memcpy(&all, f->header + 8, sizeof all);
+    CHECK(all >= HEADER && all < (uint64_t)1 << 32); // else this is not the protocol we know
+    return all - HEADER;
 }
 
 static void header_done(struct fault_relay *relay, struct flow *f, int to)
 {
-    f->left = f->greeted ? big_endian(f->header + 8, 8) - HEADER : big_endian(f->header + 2, 2);
+    f->left = rest(f);
     f->drop = f->greeted && relay->no_reads && f->header[1] == READ_REQ;
     f->greeted = true;
     f->have = 0;
