@@ -117,7 +117,7 @@ bool fault_read_is_released(void *read);
 
 // -- A relay between fabric ports ------------------------------------------------------------------------------------------------
 
-// Stands at 127.0.0.2:port and passes to 127.0.0.1:port, on a thread of its own. Both switches can be
+// Stands at 127.0.0.2:port and passes to 127.0.0.1:port, on threads of its own. Both switches can be
 // flipped at any time.
 struct fault_relay {
     int listener;
@@ -126,6 +126,7 @@ struct fault_relay {
     _Atomic bool no_reads;  // READ requests towards 127.0.0.1 vanish; everything else passes
     _Atomic unsigned eaten; // how many
     _Atomic bool stop;
+    _Atomic int open;
     unsigned long thread;
 };
 void fault_relay_start(struct fault_relay *relay, uint16_t port);

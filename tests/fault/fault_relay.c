@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The relay of fault.h: one connection at a time. To drop READ requests it follows the frames of
+// The relay of fault.h, with a thread for each connection. To drop READ requests it follows the frames of
 // libfabric's tcp provider (1.17): first a connection request (32 bytes of header, of which bytes 2 and 3 are
 // the length of what follows it, big-endian), then frames that begin with 16 bytes of header: the operation in
 // byte 1, and in the last 8 bytes the length of the whole frame, in the sender's own order.
@@ -121,7 +121,7 @@ static void follow(struct fault_relay *relay, struct flow *f, int to, const uint
 
 static void pass(struct fault_relay *relay, int client, int server)
 {
-    static uint8_t bytes[1 << 16];
+    uint8_t bytes[1 << 16];
     struct flow f = {0};
     struct pollfd fds[2] = {{.fd = client, .events = POLLIN}, {.fd = server, .events = POLLIN}};
     while (!relay->stop) {
@@ -141,23 +141,43 @@ static void pass(struct fault_relay *relay, int client, int server)
     }
 }
 
+struct passage {
+    struct fault_relay *relay;
+    int client;
+};
+
+static void *run_passage(void *arg)
+{
+    struct passage *p = arg;
+    struct fault_relay *relay = p->relay;
+    while (relay->hold && !relay->stop)
+        fault_sleep(5);
+    if (!relay->stop) {
+        int server = fault_dial("127.0.0.1", relay->port);
+        pass(relay, p->client, server);
+        close(server);
+    }
+    close(p->client);
+    free(p);
+    relay->open--;
+    return NULL;
+}
+
 static void *run(void *arg)
 {
     struct fault_relay *relay = arg;
     while (!relay->stop) {
-        struct pollfd p = {.fd = relay->listener, .events = POLLIN};
-        if (poll(&p, 1, 20) <= 0)
+        struct pollfd fd = {.fd = relay->listener, .events = POLLIN};
+        if (poll(&fd, 1, 20) <= 0)
             continue;
-        int client = accept4(relay->listener, NULL, NULL, SOCK_CLOEXEC);
-        CHECK(client >= 0);
-        while (relay->hold && !relay->stop)
-            fault_sleep(5);
-        if (!relay->stop) {
-            int server = fault_dial("127.0.0.1", relay->port);
-            pass(relay, client, server);
-            close(server);
-        }
-        close(client);
+        struct passage *p = malloc(sizeof *p);
+        CHECK(p);
+        *p = (struct passage){relay, accept4(relay->listener, NULL, NULL, SOCK_CLOEXEC)};
+        CHECK(p->client >= 0);
+        relay->open++;
+        pthread_t thread;
+        CHECK_EQ(pthread_create(&thread, NULL, run_passage, p), 0);
+        pthread_detach(thread);
     }
     return NULL;
 }
@@ -181,5 +201,7 @@ void fault_relay_stop(struct fault_relay *relay)
 {
     relay->stop = true;
     pthread_join(relay->thread, NULL);
+    while (relay->open > 0)
+        fault_sleep(5);
     close(relay->listener);
 }
