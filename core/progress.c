@@ -52,8 +52,10 @@ void lieni_progress_bury(lien_ctx *ctx)
     struct lieni_node *n;
     while ((n = lieni_list_pop(&ctx->graveyard)))
         lieni_conn_free(lieni_container(n, struct lien_conn, node));
-    while ((n = lieni_list_pop(&ctx->dead_listeners)))
+    while ((n = lieni_list_pop(&ctx->dead_listeners))) {
         lieni_listener_free(lieni_container(n, struct lien_listener, node));
+        lieni_ctx_changed(ctx); // lien_ctx_close waits for it
+    }
 }
 
 static unsigned poll_net(lien_ctx *ctx)
