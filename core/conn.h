@@ -43,7 +43,8 @@ struct lien_conn {
     bool was_open;      // it reached OPEN
     bool quiet;         // made by a _wait function: on_open does not run
     bool no_closed;     // on_closed does not run (close_wait, or never given to the application)
-    bool closed_done;   // the last task ran
+    bool closed_posted; // the last task was queued
+    bool closed_done;   // it ran
     bool shutdown_done; // ep_shutdown was called
     bool lost;          // something of it was quarantined
     uint64_t lost_bytes;
