@@ -220,8 +220,8 @@ static void at_the_fabric_port(void)
     char ports[32];
     uint16_t port = fault_free_port();
     snprintf(ports, sizeof ports, "fabric_ports=%u-%u", port, port);
-    const char *const settings[] = {"heartbeat_ms=200", "dead_ms=2000", "connect_ms=1500", NULL};
-    const char *const peer_settings[] = {"heartbeat_ms=200", "dead_ms=2000",        "connect_ms=1500",
+    const char *const settings[] = {"heartbeat_ms=200", "dead_ms=2000", "connect_ms=5000", NULL};
+    const char *const peer_settings[] = {"heartbeat_ms=200", "dead_ms=2000",        "connect_ms=5000",
                                          ports,              "advertise=127.0.0.2", NULL};
     fault_relay_start(&relay, port);
     fault_side_open(&side, settings, 0);
