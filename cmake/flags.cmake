@@ -43,6 +43,7 @@ if(LIEN_FUZZ)
 endif()
 
 if(LIEN_COVERAGE)
-    target_compile_options(lieni_flags INTERFACE --coverage)
+    # Counted atomically: threads would lose counts and make them negative, which gcovr refuses.
+    target_compile_options(lieni_flags INTERFACE --coverage -fprofile-update=atomic)
     target_link_options(lieni_flags INTERFACE --coverage)
 endif()
