@@ -135,8 +135,10 @@ static void run_closed(struct lieni_task *task)
 
 void lieni_conn_closed(struct lien_conn *conn)
 {
-    if (conn->state == LIENI_CONN_GONE && !conn->has_handle)
-        lieni_conn_post(conn, &conn->closed_task);
+    if (conn->state != LIENI_CONN_GONE || conn->has_handle || conn->closed_posted)
+        return;
+    conn->closed_posted = true;
+    lieni_conn_post(conn, &conn->closed_task);
 }
 
 void lieni_conn_writable(struct lien_conn *conn)

@@ -43,6 +43,7 @@ struct lien_conn {
     bool was_open;      // it reached OPEN
     bool quiet;         // made by a _wait function: on_open does not run
     bool no_closed;     // on_closed does not run (close_wait, or never given to the application)
+    bool closed_posted; // the last task is queued, or ran
     bool closed_done;   // the last task ran
     bool shutdown_done; // ep_shutdown was called
     bool lost;          // something of it was quarantined
