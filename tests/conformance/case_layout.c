@@ -203,6 +203,11 @@ static void many_reads(struct cf_side *side)
         CHECK_RC(side, cf_read(side->link, &token, spaces[i], &part, 1, 0, 0, ops[i], NULL), 0);
     }
     CHECK_RC(side, lien_release(side->link->conn, token.bytes, token.len), 0);
+    lien_space *late = cf_space_of(side, 300 * KIB); // no more from here on, though reads run
+    CHECK_RC(side,
+             cf_read(side->link, &token, late, NULL, 0, 0, 0, cf_op(side, "late read", true), NULL),
+             LIEN_ESTALE);
+    lien_space_free(&late);
     for (unsigned i = 0; i < READS; i++) {
         const lien_op part = {.src = i * 1000, .dst = 17, .len = 200 * KIB};
         cf_op_over(side, ops[i], 0, 0);
