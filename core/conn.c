@@ -198,7 +198,10 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->work);
     lieni_list_init(&conn->listen_node);
     lieni_list_init(&conn->fabric_node);
+    lieni_list_init(&conn->group_node);
     lieni_list_init(&conn->live_grants);
+    lieni_list_init(&conn->grant_handles);
+    lieni_list_init(&conn->read_handles);
     lieni_list_init(&conn->revokes);
     lieni_list_init(&conn->reads);
     lieni_list_init(&conn->read_queue);
@@ -355,6 +358,8 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
     int rc = check_opts(ctx, opts, &full);
     if (rc != 0)
         return rc;
+    if (lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
+        return LIEN_EDEADLK;
     struct lien_conn *conn = NULL;
     lieni_ctx_lock(ctx);
     rc = open_locked(ctx, address, &full, true, &conn);

@@ -57,6 +57,7 @@ struct lien_conn {
     uint64_t destroy_wait;    // ns until the next try
 
     uint64_t id;
+    bool server;   // accepted, not opened: tells tokens of the two sides apart
     char peer[96]; // host:port of the bootstrap
     char peer_host[96];
     struct lien_listener *listener; // until it is given to the application; a reference
@@ -82,9 +83,10 @@ struct lien_conn {
     uint32_t n_grants;
     struct lieni_import_table imports;
 
-    struct lieni_node reads;      // all that are not over
-    struct lieni_node read_queue; // those with pieces to post
-    struct lieni_node read_turn;  // nic->read_turns
+    struct lieni_node grant_handles, read_handles; // the application's, until it closes them
+    struct lieni_node reads;                       // all that are not over
+    struct lieni_node read_queue;                  // those with pieces to post
+    struct lieni_node read_turn;                   // nic->read_turns
     uint32_t reads_max; // outstanding at once: the provider's, and what the peer's device serves
     uint32_t reads_outstanding;
     uint64_t read_bytes;
@@ -95,11 +97,14 @@ struct lien_conn {
     struct lieni_node inbox;
     bool inbox_gap; // a message was dropped: none behind it is delivered
 
-    uint64_t last_rx, last_tx; // frames, and READs completed
-    uint64_t beat_every;       // ns; 0: none
-    uint64_t dead_after;       // ns; 0: never
-    struct lieni_timer retry;  // after LIEN_EAGAIN from a post
-    uint64_t retry_since;      // when it began to answer so; 0: it does not
+    uint32_t peer_dead_ms;
+    uint8_t peer_instance[16]; // of the remote ctx
+    struct lieni_peer *group;  // while OPEN
+    struct lieni_node group_node;
+    uint64_t last_rx;         // a frame received, or a READ completed
+    uint64_t asked;           // since when an asked sign of life is awaited; 0: none is
+    struct lieni_timer retry; // after LIEN_EAGAIN from a post
+    uint64_t retry_since;     // when it began to answer so; 0: it does not
     uint64_t retry_wait;
 };
 
@@ -149,7 +154,14 @@ void lieni_conn_on_entry(struct lien_conn *conn, const struct lieni_cqe *cqe);
 void lieni_conn_on_down(struct lien_conn *conn, int status);
 
 // liveness.c
-void lieni_liveness_open(struct lien_conn *conn);
+// LIEN_ENOMEM.
+int lieni_liveness_open(struct lien_conn *conn);
+// It is no longer OPEN.
+void lieni_liveness_close(struct lien_conn *conn);
+// A sign of life.
+void lieni_liveness_heard(struct lien_conn *conn);
+// Asks for one now.
+void lieni_liveness_ask(struct lien_conn *conn);
 void lieni_liveness_beat(struct lieni_timer *timer); // ctx->beat
 void lieni_liveness_watchdog(struct lieni_timer *timer);
 void lieni_liveness_read_posted(struct lien_conn *conn);

@@ -24,7 +24,11 @@ static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
                                   .message_max = conn->body_max,
                                   .grants_max = (uint32_t)o->grants_conn,
                                   .dead_ms = o->heartbeat_ms ? (uint32_t)o->dead_ms : 0};
-    ctx->platform.env.random(ctx->platform.env.self, offer->nonce, sizeof(offer->nonce));
+    // The first half of the nonce names the ctx: connections of one peer vouch for each other's life.
+    const size_t half = sizeof(ctx->instance);
+    memcpy(offer->nonce, ctx->instance, half);
+    ctx->platform.env.random(ctx->platform.env.self, offer->nonce + half,
+                             sizeof(offer->nonce) - half);
     for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++)
         strncpy(offer->providers[offer->n_providers++], ctx->provs[i].ops->traits->name,
                 sizeof(offer->providers[0]) - 1);
@@ -87,12 +91,8 @@ static void agree(struct lien_conn *conn)
     link->control_left = link->control_spent_max = hs->peer.control_credits;
     link->message_all = link->peer_message_left = hs->local.message_credits;
     link->control_all = link->peer_control_left = hs->local.control_credits;
-    uint64_t local = hs->local.dead_ms, peer = hs->peer.dead_ms;
-    conn->dead_after = local * LIENI_MS;
-    // The peer must hear of us three times in its dead time, or as often as we like.
-    uint64_t every = peer / 3 < o->heartbeat_ms || o->heartbeat_ms == 0 ? peer / 3
-                                                                        : o->heartbeat_ms;
-    conn->beat_every = peer ? every * LIENI_MS : 0;
+    conn->peer_dead_ms = hs->peer.dead_ms;
+    memcpy(conn->peer_instance, hs->peer.nonce, sizeof(conn->peer_instance));
 }
 
 // Undoes what prepare() did for an endpoint that was never made.
@@ -298,6 +298,9 @@ static void feed(struct lien_conn *conn)
         size_t len = n > 0 ? (size_t)n : 0;
         size_t used = lieni_hs_input(conn->hs, bytes, len);
         advance(conn);
+        if (len == 0 && conn->hs) // the peer gave up before its fabric connection was there
+            lieni_conn_lose(conn, LIEN_ECLOSED,
+                            "the bootstrap ended before the connection was open");
         if (len == 0 || used < len)
             return;
     }
@@ -312,8 +315,8 @@ static void after_open(struct lien_conn *conn)
         return;
     conn->ctx->platform.net->stream_close(conn->stream);
     conn->stream = NULL;
-    conn->link.beat_due = conn->link.beat_due || conn->state == LIENI_CONN_OPEN;
-    lieni_link_pump(conn);
+    if (conn->state == LIENI_CONN_OPEN)
+        lieni_liveness_ask(conn);
 }
 
 void lieni_conn_on_net(struct lien_conn *conn, const struct lieni_net_event *ev)
@@ -374,9 +377,15 @@ void lieni_conn_on_up(struct lien_conn *conn)
     conn->half_open = false;
     ctx->stats.conns_open++;
     ctx->stats.conns_total++;
-    lieni_liveness_open(conn);
+    int rc = lieni_liveness_open(conn);
+    if (rc != 0) {
+        lieni_conn_lose(conn, rc, "connection open");
+        return;
+    }
     struct lieni_log_at at = lieni_conn_at(conn, 0);
-    lieni_log_say(ctx->log, LIEN_LOG_INFO, &at, 0, "connection open");
+    lieni_log_say(ctx->log, LIEN_LOG_INFO, &at, 0,
+                  "connection open; the peer takes a silence of %u ms for our death (0: never)",
+                  conn->peer_dead_ms);
     if (conn->listener)
         lieni_listener_opened(conn->listener, conn);
     else if (conn->has_handle && !conn->quiet)

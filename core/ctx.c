@@ -15,6 +15,7 @@
 #include "core/conn.h"
 #include "core/listener.h"
 #include "core/metrics.h"
+#include "core/read.h"
 
 // -- Lock, clock, waiting --
 
@@ -199,6 +200,7 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     ctx->armed = UINT64_MAX;
     ctx->log_task.run = run_log;
     lieni_list_init(&ctx->nics);
+    lieni_list_init(&ctx->peers);
     lieni_list_init(&ctx->conns);
     lieni_list_init(&ctx->listeners);
     lieni_list_init(&ctx->dead_listeners);
@@ -301,6 +303,7 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
     if (rc != 0)
         return rc;
     lieni_log_set_level(ctx->log, ctx->options.log_level);
+    ctx->platform.env.random(ctx->platform.env.self, ctx->instance, sizeof(ctx->instance));
     rc = lieni_timer_init(&ctx->timers, &ctx->beat, lieni_liveness_beat);
     if (rc == 0)
         rc = lieni_dispatch_open(ctx->app_driven ? 0 : (unsigned)ctx->options.dispatch_threads,
@@ -456,6 +459,22 @@ static bool settled(lien_ctx *ctx)
     return lieni_list_empty(&ctx->listeners) && lieni_list_empty(&ctx->dead_listeners);
 }
 
+// Handles of grants and reads that the application never closed end with the ctx. All are over.
+static void drop_handles(lien_ctx *ctx)
+{
+    struct lieni_node *next, *h;
+    for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = next) {
+        struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
+        next = n->next;
+        lieni_conn_ref(conn); // it stays where it is meanwhile
+        while ((h = lieni_list_pop(&conn->grant_handles)))
+            lieni_grant_unref(lieni_container(h, struct lien_grant, handle));
+        while ((h = lieni_list_pop(&conn->read_handles)))
+            lieni_read_unref(lieni_container(h, struct lien_read, handle));
+        lieni_conn_unref(conn);
+    }
+}
+
 int lien_ctx_close(lien_ctx **slot)
 {
     if (!slot || !*slot)
@@ -475,7 +494,9 @@ int lien_ctx_close(lien_ctx **slot)
         lieni_ctx_unlock(ctx);
         return rc;
     }
-    if (rc != 0)
+    if (rc == 0)
+        drop_handles(ctx);
+    else
         lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ETIMEDOUT,
                       "connections did not end within %llu ms: the ctx is left behind",
                       (unsigned long long)most);

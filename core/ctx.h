@@ -68,7 +68,8 @@ struct lien_ctx {
     struct lieni_node fabric_queue; // connections that wait for their turn
     struct lieni_quarantine quarantine;
     struct lieni_timer beat; // one for all connections
-    uint64_t beat_every;     // ns; 0: not running
+    struct lieni_node peers; // liveness.c: remote contexts, each with its open connections
+    uint8_t instance[16];    // names this ctx to its peers
 
     int epoll_fd, wake_fd, timer_fd; // -1 under sim
     uint64_t armed;                  // when timer_fd fires; UINT64_MAX: never

@@ -194,6 +194,7 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
     grant->released_task.run = run_released;
     lieni_list_init(&grant->node);
     lieni_list_init(&grant->revoke_node);
+    lieni_list_init(&grant->handle);
     return grant;
 }
 
@@ -499,10 +500,17 @@ static int grant_opts(const lien_grant_opts *in, lien_grant_opts *out)
     return rc;
 }
 
+// A connection as its tokens name it: the id, its lowest bit telling which side grants.
+static uint64_t token_conn(const struct lien_conn *conn, bool server_grants)
+{
+    return (conn->id & ~UINT64_C(1)) | server_grants;
+}
+
 static int open_public(struct lien_conn *conn, lien_buf *const *bufs, size_t n,
                        const lien_grant_opts *opts, lien_token *token, struct lien_grant **out)
 {
-    struct lieni_token_data data = {.kind = LIENI_TOKEN_HELD, .conn = conn->id};
+    struct lieni_token_data data = {.kind = LIENI_TOKEN_HELD,
+                                    .conn = token_conn(conn, conn->server)};
     int rc = lieni_conn_usable(conn);
     if (rc == 0)
         rc = lieni_grant_open(conn, bufs, n, opts->flags, data.keys, &data.n_keys, out);
@@ -511,7 +519,7 @@ static int open_public(struct lien_conn *conn, lien_buf *const *bufs, size_t n,
     struct lien_grant *grant = *out;
     grant->on_released = opts->on_released;
     grant->arg = opts->arg;
-    grant->has_handle = true;
+    lieni_list_append(&conn->grant_handles, &grant->handle);
     grant->refs++;
     data.name = grant->name;
     data.total = grant->bytes;
@@ -570,7 +578,7 @@ int lien_grant_close(lien_grant **slot)
     lieni_ctx_lock(ctx);
     *slot = NULL;
     lieni_grant_revoke(grant);
-    grant->has_handle = false;
+    lieni_list_remove(&grant->handle);
     lieni_grant_unref(grant);
     lieni_ctx_unlock(ctx);
     return 0;
@@ -583,8 +591,8 @@ int lieni_token_of(lien_conn *conn, const void *bytes, size_t len, struct lieni_
     struct lieni_log_at at = lieni_conn_at(conn, 0);
     if (rc != 0)
         lieni_log_say(conn->ctx->log, LIEN_LOG_WARN, &at, rc, "a token of %zu bytes: %s", len, why);
-    else if (data->conn != conn->id)
-        rc = LIEN_ESTALE;
+    else if (data->conn != token_conn(conn, !conn->server))
+        rc = LIEN_ESTALE; // another connection's, or our own grant
     return rc;
 }
 
@@ -599,7 +607,7 @@ int lien_token_open(lien_conn *conn, const void *token, size_t len, lien_token_i
     if (rc != 0)
         return rc;
     const lien_token_info now = {.size = info->size,
-                                 .conn = data.conn,
+                                 .conn = conn->id,
                                  .grant = lieni_name_id(data.name),
                                  .len = data.total,
                                  .bufs = data.n_keys,

@@ -40,7 +40,7 @@ struct lien_grant {
     struct lieni_node node;        // conn->grants, while not over
     struct lieni_node revoke_node; // conn->revokes, while its REVOKE waits to be sent
     unsigned refs;                 // handle; table; released task
-    bool has_handle;
+    struct lieni_node handle;      // conn->grant_handles, while the application has it
 };
 
 struct lieni_grant_slot {

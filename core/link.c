@@ -194,7 +194,6 @@ static int post(struct lien_conn *conn, struct lieni_send_slot *slot)
     link->control_owed -= controls;
     link->peer_message_left += messages;
     link->peer_control_left += controls;
-    conn->last_tx = lieni_ctx_now(conn->ctx);
     return 0;
 }
 
@@ -255,6 +254,10 @@ static void simple_due(struct lien_conn *conn)
     if (link->beat_due && control_room(link, LIENI_FRAME_BEAT)) {
         link->beat_due = false;
         send_control(conn, &(struct lieni_frame){.kind = LIENI_FRAME_BEAT});
+    }
+    if (link->alive_due && control_room(link, LIENI_FRAME_ALIVE)) {
+        link->alive_due = false;
+        send_control(conn, &(struct lieni_frame){.kind = LIENI_FRAME_ALIVE});
     }
     if (link->bye_due && !link->bye_sent && !link->fifo && control_room(link, LIENI_FRAME_BYE)) {
         link->bye_sent = true;
@@ -356,9 +359,12 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
     case LIENI_FRAME_BYE:
         rc = LIEN_ECLOSED;
         break;
+    case LIENI_FRAME_BEAT:
+        conn->link.alive_due = true; // sent by the pump that follows every frame
+        break;
     case LIENI_FRAME_MSG:
     case LIENI_FRAME_CREDIT:
-    case LIENI_FRAME_BEAT:
+    case LIENI_FRAME_ALIVE:
         break;
     }
     return rc;
@@ -434,7 +440,7 @@ static void received(struct lien_conn *conn, struct lieni_evidence *ev)
         broken(conn, ev, "a receive failed");
         return;
     }
-    conn->last_rx = lieni_ctx_now(conn->ctx);
+    lieni_liveness_heard(conn);
     const char *why = "";
     int rc = frame_in(conn, slot, ev->len, &why);
     if (rc == LIEN_EPROTO)

@@ -55,7 +55,7 @@ struct lieni_link {
     uint32_t peer_message_left, peer_control_left;
     uint32_t message_owed, control_owed;
     uint32_t number_out, number_in;
-    bool beat_due, bye_due, bye_sent;
+    bool beat_due, alive_due, bye_due, bye_sent;
 };
 
 // Slab, slots and registration; `recvs` gets n_recv receives to pass to connect or listen (freed by the caller with free()).

@@ -55,6 +55,7 @@ void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream
     listener->refs++;
     conn->no_closed = true; // until the application has it
     conn->half_open = true;
+    conn->server = true;
     ctx->half_open++;
     lieni_conn_start_server(conn, stream);
 }

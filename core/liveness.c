@@ -3,6 +3,13 @@
 // Whether a connection lives: heartbeats by one timer for all (none where frames flow), the READ watchdog (R21), and posts that the provider's full queue
 // refused, tried again for a bounded time. Signs of life are frames received and READs completed; a send's completion is none, since a frozen peer's
 // kernel or NIC takes it. Under the state lock.
+//
+// A BEAT asks, ALIVE answers. A connection that something depends on (reads, grants, sends, messages) and that is silent for heartbeat_ms is asked itself. Those that are idle vouch for each
+// other: of all connections to one remote ctx one is asked each heartbeat_ms, in turn, so that a thousand idle connections cost no more than one; when half of dead_ms passed without an
+// answer all are asked. A connection asked without an answer for dead_ms is lost, and with a peer that answers on none all of its are.
+
+#include <stdlib.h>
+#include <string.h>
 
 #include "core/conn.h"
 #include "core/read.h"
@@ -10,71 +17,181 @@
 #define RETRY_FIRST (1 * LIENI_MS)
 #define RETRY_MOST  (64 * LIENI_MS)
 
+// A remote ctx.
+struct lieni_peer {
+    struct lieni_node node; // ctx->peers
+    uint8_t instance[16];
+    struct lieni_node conns; // by group_node; the first is the next to be asked
+    uint64_t last_rx;        // on any of them
+    uint64_t asked;          // since when no answer came; 0: none is awaited
+    bool asked_all;
+};
+
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
+// How long ago, for a time that may have been set after `now` was taken.
+static uint64_t since(uint64_t now, uint64_t then)
+{
+    return now > then ? now - then : 0;
+}
+
+static uint64_t dead_after(const lien_ctx *ctx)
+{
+    return ctx->options.dead_ms * LIENI_MS;
+}
+
 static void schedule(lien_ctx *ctx, uint64_t now)
 {
-    if (ctx->beat_every && !lieni_timer_is_set(&ctx->beat))
-        lieni_timer_set(&ctx->timers, &ctx->beat, now + ctx->beat_every);
+    uint64_t every = ctx->options.heartbeat_ms * LIENI_MS;
+    if (every != 0 && !lieni_list_empty(&ctx->peers) && !lieni_timer_is_set(&ctx->beat))
+        lieni_timer_set(&ctx->timers, &ctx->beat, now + least(every, dead_after(ctx) / 4));
 }
 
-// How often the common timer must look at this connection.
-static uint64_t look_every(const struct lien_conn *conn)
+static struct lieni_peer *peer_get(lien_ctx *ctx, const uint8_t *instance)
 {
-    uint64_t every = UINT64_MAX;
-    if (conn->beat_every)
-        every = conn->beat_every;
-    if (conn->dead_after)
-        every = least(every, conn->dead_after / 4);
-    return every;
+    struct lieni_peer *peer;
+    for (struct lieni_node *n = ctx->peers.next; n != &ctx->peers; n = n->next) {
+        peer = lieni_container(n, struct lieni_peer, node);
+        if (memcmp(peer->instance, instance, sizeof(peer->instance)) == 0)
+            return peer;
+    }
+    peer = calloc(1, sizeof(*peer));
+    if (!peer)
+        return NULL;
+    memcpy(peer->instance, instance, sizeof(peer->instance));
+    lieni_list_init(&peer->conns);
+    lieni_list_append(&ctx->peers, &peer->node);
+    return peer;
 }
 
-void lieni_liveness_open(struct lien_conn *conn)
+int lieni_liveness_open(struct lien_conn *conn)
 {
     lien_ctx *ctx = conn->ctx;
-    uint64_t now = lieni_ctx_now(ctx), every = look_every(conn);
-    conn->last_rx = now;
-    conn->last_tx = now;
-    conn->last_read = now;
-    if (every == UINT64_MAX)
+    struct lieni_peer *peer = peer_get(ctx, conn->peer_instance);
+    if (!peer)
+        return LIEN_ENOMEM;
+    conn->group = peer;
+    conn->last_read = lieni_ctx_now(ctx);
+    lieni_list_append(&peer->conns, &conn->group_node);
+    lieni_liveness_heard(conn);
+    schedule(ctx, conn->last_rx);
+    return 0;
+}
+
+void lieni_liveness_close(struct lien_conn *conn)
+{
+    struct lieni_peer *peer = conn->group;
+    if (!peer)
         return;
-    if (ctx->beat_every == 0 || every < ctx->beat_every) {
-        ctx->beat_every = every;
-        lieni_timer_clear(&ctx->timers, &ctx->beat);
-    }
-    schedule(ctx, now);
+    conn->group = NULL;
+    lieni_list_remove(&conn->group_node);
+    if (!lieni_list_empty(&peer->conns))
+        return;
+    lieni_list_remove(&peer->node);
+    free(peer);
+}
+
+void lieni_liveness_heard(struct lien_conn *conn)
+{
+    struct lieni_peer *peer = conn->group;
+    conn->last_rx = lieni_ctx_now(conn->ctx);
+    conn->asked = 0;
+    if (!peer)
+        return;
+    peer->last_rx = conn->last_rx;
+    peer->asked = 0;
+    peer->asked_all = false;
+}
+
+void lieni_liveness_ask(struct lien_conn *conn)
+{
+    uint64_t now = lieni_ctx_now(conn->ctx);
+    if (conn->asked == 0)
+        conn->asked = now;
+    if (conn->group && conn->group->asked == 0)
+        conn->group->asked = now;
+    conn->link.beat_due = true;
+    lieni_link_pump(conn);
+}
+
+// Whether somebody waits for what this connection should bring.
+static bool depended_on(const struct lien_conn *conn)
+{
+    return conn->n_grants > 0 || !lieni_list_empty(&conn->reads) ||
+           !lieni_list_empty(&conn->sends) || !lieni_list_empty(&conn->inbox);
 }
 
 static void look(struct lien_conn *conn, uint64_t now)
 {
-    // Half a period early rather than one late: the timer ticks for all at once.
-    if (conn->beat_every && now - conn->last_tx + conn->ctx->beat_every / 2 >= conn->beat_every) {
-        conn->link.beat_due = true;
-        lieni_link_pump(conn);
-    }
-    if (conn->dead_after && now - conn->last_rx >= conn->dead_after)
+    lien_ctx *ctx = conn->ctx;
+    if (conn->asked != 0 && since(now, conn->asked) >= dead_after(ctx))
         lieni_conn_lose(conn, LIEN_EPEERLOST, "the peer was not heard of for dead_ms");
+    else if (depended_on(conn) && since(now, conn->last_rx) >= ctx->options.heartbeat_ms * LIENI_MS)
+        lieni_liveness_ask(conn);
+}
+
+static struct lien_conn *at(struct lieni_node *n)
+{
+    return lieni_container(n, struct lien_conn, group_node);
+}
+
+static void ask_all(struct lieni_peer *peer)
+{
+    struct lieni_node *next;
+    peer->asked_all = true;
+    for (struct lieni_node *n = peer->conns.next; n != &peer->conns; n = next) {
+        next = n->next;
+        lieni_liveness_ask(at(n)); // a refused post may end it: `next` is another one
+    }
+}
+
+static void lose_all(struct lieni_peer *peer)
+{
+    struct lieni_node *n;
+    bool more;
+    do { // the last one takes the peer along
+        n = lieni_list_first(&peer->conns);
+        more = peer->conns.prev != n;
+        lieni_conn_lose(at(n), LIEN_EPEERLOST, "the peer was not heard of for dead_ms");
+    } while (more);
+}
+
+static void look_at_peer(lien_ctx *ctx, struct lieni_peer *peer, uint64_t now)
+{
+    if (peer->asked != 0 && since(now, peer->asked) >= dead_after(ctx)) {
+        lose_all(peer);
+        return;
+    }
+    if (peer->asked != 0 && since(now, peer->asked) >= dead_after(ctx) / 2) {
+        if (!peer->asked_all)
+            ask_all(peer);
+        return;
+    }
+    if (since(now, peer->last_rx) < ctx->options.heartbeat_ms * LIENI_MS)
+        return;
+    struct lieni_node *n = lieni_list_pop(&peer->conns);
+    lieni_list_append(&peer->conns, n);
+    lieni_liveness_ask(at(n));
 }
 
 void lieni_liveness_beat(struct lieni_timer *timer)
 {
     lien_ctx *ctx = lieni_container(timer, lien_ctx, beat);
-    uint64_t now = lieni_ctx_now(ctx), every = UINT64_MAX;
+    uint64_t now = lieni_ctx_now(ctx);
     struct lieni_node *next;
     for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = next) {
         struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
         next = n->next;
-        if (conn->state != LIENI_CONN_OPEN)
-            continue;
-        every = least(every, look_every(conn));
-        lieni_conn_ref(conn);
-        look(conn, now);
-        lieni_conn_unref(conn);
+        if (conn->state == LIENI_CONN_OPEN)
+            look(conn, now);
     }
-    ctx->beat_every = every == UINT64_MAX ? 0 : every;
+    for (struct lieni_node *n = ctx->peers.next; n != &ctx->peers; n = next) {
+        next = n->next;
+        look_at_peer(ctx, lieni_container(n, struct lieni_peer, node), now);
+    }
     schedule(ctx, now);
 }
 
@@ -95,8 +212,8 @@ void lieni_liveness_read_over(struct lien_conn *conn, bool ok)
 {
     if (!ok)
         return;
-    conn->last_read = lieni_ctx_now(conn->ctx);
-    conn->last_rx = conn->last_read;
+    lieni_liveness_heard(conn);
+    conn->last_read = conn->last_rx;
 }
 
 void lieni_liveness_watchdog(struct lieni_timer *timer)

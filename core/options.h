@@ -23,7 +23,7 @@
     X(connect_ms, UINT, "5000", 10, 3600000, "ms",                                                 \
       "From the start of a connection to its being open")                                          \
     X(heartbeat_ms, UINT, "1000", 0, 3600000, "ms",                                                \
-      "A connection silent for so long sends a heartbeat; 0: none are sent and none are missed")   \
+      "Silence after which a peer is asked for a sign of life; 0: it never is, nor missed")        \
     X(dead_ms, UINT, "5000", 20, 3600000, "ms", "A peer not heard of for so long is lost")         \
     X(read_watchdog_ms, UINT, "10000", 20, 3600000, "ms",                                          \
       "READs outstanding and none completing for so long end the connection")                      \

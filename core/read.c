@@ -332,6 +332,7 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     read->released_task.run = run_released;
     lieni_list_init(&read->node);
     lieni_list_init(&read->queue);
+    lieni_list_init(&read->handle);
     read->refs = 1; // running
     lieni_conn_ref(conn);
     lieni_import_read_begins(conn, read->name);
@@ -403,10 +404,11 @@ int lien_read_start(lien_conn *conn, const void *token, size_t token_len, lien_s
         read->on_done = full.on_done;
         read->on_released = full.on_released;
         read->arg = full.arg;
-        read->has_handle = out != NULL;
-        read->refs += out != NULL;
-        if (out)
+        if (out) {
+            lieni_list_append(&conn->read_handles, &read->handle);
+            read->refs++;
             *out = read;
+        }
         lieni_read_go(read);
     }
     lieni_ctx_unlock(conn->ctx);
@@ -437,7 +439,7 @@ int lien_read_close(lien_read **slot)
     lien_ctx *ctx = read->conn->ctx;
     lieni_ctx_lock(ctx);
     *slot = NULL;
-    read->has_handle = false;
+    lieni_list_remove(&read->handle);
     lieni_read_stop(read, LIEN_ECANCELED);
     lieni_read_unref(read);
     lieni_ctx_unlock(ctx);

@@ -35,10 +35,10 @@ struct lien_read {
     void *owner;
     struct lieni_task done_task, released_task;
     struct lieni_timer timer;
-    struct lieni_node node;  // conn->reads, until over
-    struct lieni_node queue; // conn->read_queue, while it has pieces to post
-    unsigned refs;           // handle; running; tasks
-    bool has_handle;
+    struct lieni_node node;   // conn->reads, until over
+    struct lieni_node queue;  // conn->read_queue, while it has pieces to post
+    unsigned refs;            // handle; running; tasks
+    struct lieni_node handle; // conn->read_handles, while the application has it
 };
 
 enum lieni_post {

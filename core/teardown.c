@@ -139,6 +139,7 @@ void lieni_conn_lose(struct lien_conn *conn, int status, const char *text)
     stop_timers(conn);
     leave_bootstrap(conn);
     lieni_list_remove(&conn->read_turn);
+    lieni_liveness_close(conn);
     if (conn->was_open)
         ctx->stats.conns_open--;
     if (conn->ep) {

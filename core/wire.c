@@ -194,7 +194,7 @@ static int decode_names(const uint8_t *bytes, size_t len, uint32_t slots, struct
 static int decode_bare(size_t len, struct lieni_frame *frame, const char **why)
 {
     if (len != LIENI_FRAME_HEADER)
-        return malformed(why, "bytes after the header of CREDIT, BEAT or BYE");
+        return malformed(why, "bytes after the header of CREDIT, BEAT, BYE or ALIVE");
     no_body(frame);
     return 0;
 }
@@ -234,6 +234,7 @@ int lieni_frame_decode(const uint8_t *bytes, size_t len, const struct lieni_wire
         break;
     case LIENI_FRAME_CREDIT:
     case LIENI_FRAME_BEAT:
+    case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
         rc = decode_bare(len, frame, why);
         break;
@@ -284,6 +285,7 @@ static size_t encoded_len(const struct lieni_frame *frame)
         return LIENI_FRAME_HEADER + frame->n_names * NAME_SIZE;
     case LIENI_FRAME_CREDIT:
     case LIENI_FRAME_BEAT:
+    case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
         return LIENI_FRAME_HEADER;
     }
@@ -313,6 +315,7 @@ int lieni_frame_encode(const struct lieni_frame *frame, uint8_t *bytes, size_t s
         break;
     case LIENI_FRAME_CREDIT:
     case LIENI_FRAME_BEAT:
+    case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
         break;
     }

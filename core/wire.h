@@ -29,7 +29,8 @@ enum lieni_frame_kind {
         2, // control: 1 .. LIENI_NAMES_MAX names of grants of the *receiver* that the sender is done with
     LIENI_FRAME_REVOKE = 3, // control: names of grants of the *sender* to be released
     LIENI_FRAME_CREDIT = 4, // control: nothing but the header's credits
-    LIENI_FRAME_BEAT = 5,   // control: heartbeat
+    LIENI_FRAME_BEAT = 5,   // control: heartbeat: asks for a sign of life
+    LIENI_FRAME_ALIVE = 16, // control: the answer to BEAT
     LIENI_FRAME_BYE = 6     // control: the sender ends the connection; the last frame it sends
 };
 
