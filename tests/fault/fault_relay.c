@@ -98,7 +98,8 @@ static void header_done(struct fault_relay *relay, struct flow *f, int to)
         send_all(to, f->header, HEADER);
 }
 
-static void follow(struct fault_relay *relay, struct flow *f, int to, const uint8_t *bytes, size_t n)
+static void follow(struct fault_relay *relay, struct flow *f, int to, const uint8_t *bytes,
+                   size_t n)
 {
     while (n > 0) {
         size_t part;

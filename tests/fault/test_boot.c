@@ -160,7 +160,8 @@ static void say(void *self, lien_level level, int code, const char *text)
 static enum lieni_event_kind stranger(uint16_t port)
 {
     const struct lieni_provider *ops = &lieni_provider_tcp;
-    const struct lieni_prov_args args = {.env = &lieni_platform_real()->env, .report = {.say = say}};
+    const struct lieni_prov_args args = {.env = &lieni_platform_real()->env,
+                                         .report = {.say = say}};
     struct lieni_ep_args ep_args = {.host = "127.0.0.1", .port = port, .posts_max = 16};
     struct lieni_prov *prov = NULL;
     struct lieni_domain *domain = NULL;
@@ -221,8 +222,8 @@ static void at_the_fabric_port(void)
     uint16_t port = fault_free_port();
     snprintf(ports, sizeof ports, "fabric_ports=%u-%u", port, port);
     const char *const settings[] = {"heartbeat_ms=200", "dead_ms=2000", "connect_ms=5000", NULL};
-    const char *const peer_settings[] = {"heartbeat_ms=200", "dead_ms=2000",        "connect_ms=5000",
-                                         ports,              "advertise=127.0.0.2", NULL};
+    const char *const peer_settings[] = {
+        "heartbeat_ms=200", "dead_ms=2000", "connect_ms=5000", ports, "advertise=127.0.0.2", NULL};
     fault_relay_start(&relay, port);
     fault_side_open(&side, settings, 0);
     fault_peer_start(&peer, peer_settings);

@@ -35,8 +35,8 @@ static void entries(void)
     CHECK_EQ(lieni_wrs_open(&t, 4, 7), 0);
     uint64_t a = take(&t, LIENI_WR_READ, &owner_a, 100);
     uint64_t b = take(&t, LIENI_WR_READ, &owner_b, 200);
-    CHECK_EQ(entry(&t, 0, &ev), LIEN_ENOTFOUND);                   // NULL context
-    CHECK_EQ(entry(&t, a + 1000, &ev), LIEN_ENOTFOUND);            // unknown
+    CHECK_EQ(entry(&t, 0, &ev), LIEN_ENOTFOUND);                     // NULL context
+    CHECK_EQ(entry(&t, a + 1000, &ev), LIEN_ENOTFOUND);              // unknown
     CHECK_EQ(entry(&t, a ^ (uint64_t)1 << 40, &ev), LIEN_ENOTFOUND); // another generation
     CHECK_EQ(entry(&t, UINT64_MAX, &ev), LIEN_ENOTFOUND);
     CHECK_EQ(entry(&t, a, &ev), 0);

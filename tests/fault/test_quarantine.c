@@ -15,12 +15,12 @@
 
 static struct lieni_provider wrapped;
 static const struct lieni_provider *real;
-static bool ep_unproven;     // ep_destroy succeeds and proves nothing
-static bool domain_proves;   // domain_close proves
-static bool busy_once;       // ep_destroy says busy, once, and an entry comes for the last READ posted
-static bool swallow_reads;   // READs are accepted and never happen
+static bool ep_unproven;   // ep_destroy succeeds and proves nothing
+static bool domain_proves; // domain_close proves
+static bool busy_once; // ep_destroy says busy, once, and an entry comes for the last READ posted
+static bool swallow_reads; // READs are accepted and never happen
 static unsigned domains_open, domains_opened;
-static uint64_t last_read;   // its context
+static uint64_t last_read; // its context
 static void *last_user;
 static struct lieni_event forged;
 static bool has_forged;
@@ -49,8 +49,8 @@ static unsigned wrap_poll(struct lieni_prov *prov, struct lieni_event *events, u
     return 1;
 }
 
-static int wrap_read(struct lieni_ep *ep, void *dst, size_t len, struct lieni_mr *mr,
-                     uint64_t addr, uint64_t key, uint64_t context)
+static int wrap_read(struct lieni_ep *ep, void *dst, size_t len, struct lieni_mr *mr, uint64_t addr,
+                     uint64_t key, uint64_t context)
 {
     last_read = context;
     return swallow_reads ? 0 : real->post_read(ep, dst, len, mr, addr, key, context);
@@ -116,8 +116,8 @@ static void open_node(struct bench *b, unsigned i, const char *const *settings)
     opts.flags = LIEN_APP_DRIVEN;
     opts.settings = settings;
     opts.log = fault_log_line;
-    const struct lieni_platform *platform =
-        i == 0 ? &b->platform : lieni_sim_node_platform(b->world, i);
+    const struct lieni_platform *platform = i == 0 ? &b->platform
+                                                   : lieni_sim_node_platform(b->world, i);
     CHECK_EQ(lieni_ctx_open_platform(&opts, platform, &b->ctx[i]), 0);
     CHECK_EQ(lien_pool_open(b->ctx[i], NULL, &b->pool[i]), 0);
 }

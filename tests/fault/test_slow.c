@@ -132,8 +132,9 @@ static void open_run(struct run *r, const struct lieni_platform *platform)
     opts.flags = LIEN_APP_DRIVEN;
     opts.settings = platform ? mine_unbound : mine;
     opts.log = fault_log_line;
-    CHECK_EQ(lieni_ctx_open_platform(&opts, platform ? platform : lieni_platform_real(), &r->side.ctx),
-             0);
+    CHECK_EQ(
+        lieni_ctx_open_platform(&opts, platform ? platform : lieni_platform_real(), &r->side.ctx),
+        0);
     CHECK_EQ(lien_pool_open(r->side.ctx, NULL, &r->side.pool), 0);
     lien_conn_opts_init(&conn);
     conn.arg = r;
@@ -208,7 +209,8 @@ static void run(struct run *r, const struct lieni_platform *platform, unsigned s
     uint64_t waiting = r->sent_us ? fault_us() - r->sent_us : 0;
     printf("%s: %" PRIu64 " s, %.0f MiB/s, at most %.1f MiB of READs outstanding, %s\n",
            platform ? "without R19's bound" : "as it is", (fault_ms() - begin) / 1000,
-           (double)r->bytes / (double)MIB / (double)seconds, (double)r->most_outstanding / (double)MIB,
+           (double)r->bytes / (double)MIB / (double)seconds,
+           (double)r->most_outstanding / (double)MIB,
            r->lost ? lien_errname(r->lost) : "the connection is open");
     report("message and answer", r->echo, r->n_echo);
     report("read and release", r->release, r->n_release);
