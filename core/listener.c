@@ -46,7 +46,7 @@ void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream
             ctx->half_open, (unsigned long long)ctx->options.half_open_max);
     }
     if (rc == 0)
-        rc = lieni_conn_new(ctx, &listener->opts.conn, &conn);
+        rc = lieni_conn_new(ctx, &listener->conn_opts, &conn);
     if (rc != 0) {
         ctx->platform.net->stream_close(stream);
         return;
@@ -124,23 +124,18 @@ void lieni_listener_opened(struct lien_listener *listener, struct lien_conn *con
 
 void lien_listener_opts_init(lien_listener_opts *opts)
 {
-    if (!opts)
-        return;
-    *opts = (lien_listener_opts){.size = sizeof(*opts)};
-    lien_conn_opts_init(&opts->conn);
+    if (opts)
+        *opts = (lien_listener_opts){.size = sizeof(*opts)};
 }
 
-static int listener_opts(const lien_ctx *ctx, const lien_listener_opts *in, lien_listener_opts *out)
+static int listener_opts(const lien_ctx *ctx, const lien_listener_opts *in,
+                         struct lien_listener *listener)
 {
-    lien_listener_opts_init(out);
-    if (!in)
-        return 0;
-    int rc = lieni_opts_copy(out, sizeof(*out), in, in->size);
-    if (rc != 0)
-        return rc;
-    lien_conn_opts conn;
-    rc = lieni_conn_opts_check(ctx, &out->conn, &conn);
-    out->conn = conn;
+    lien_listener_opts_init(&listener->opts);
+    int rc = in ? lieni_opts_copy(&listener->opts, sizeof(listener->opts), in, in->size) : 0;
+    if (rc == 0)
+        rc = lieni_conn_opts_check(ctx, listener->opts.conn, &listener->conn_opts);
+    listener->opts.conn = NULL; // the caller's: copied
     return rc;
 }
 
@@ -162,7 +157,7 @@ static int open_locked(struct lien_listener *listener, const char *address)
     lien_ctx *ctx = listener->ctx;
     int rc = ctx->closing ? LIEN_ESTATE : 0;
     if (rc == 0)
-        rc = lieni_strand_open(ctx->dispatch, (listener->opts.conn.flags & LIEN_INLINE) != 0,
+        rc = lieni_strand_open(ctx->dispatch, (listener->conn_opts.flags & LIEN_INLINE) != 0,
                                &listener->strand);
     if (rc == 0)
         rc = ctx->platform.net->listen(ctx->net, address, listener, &listener->acceptor,
@@ -184,7 +179,7 @@ int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_o
     listener->closed_task.run = run_closed;
     lieni_list_init(&listener->node);
     lieni_list_init(&listener->waiting);
-    int rc = listener_opts(ctx, opts, &listener->opts);
+    int rc = listener_opts(ctx, opts, listener);
     lieni_ctx_lock(ctx);
     if (rc == 0)
         rc = open_locked(listener, address);

@@ -14,6 +14,7 @@ struct lien_listener {
     struct lieni_node node; // ctx->listeners
     lien_ctx *ctx;
     lien_listener_opts opts;
+    lien_conn_opts conn_opts; // of its connections
     struct lieni_acceptor *acceptor;
     char address[96];
     struct lieni_strand *strand;

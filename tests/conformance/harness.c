@@ -388,7 +388,8 @@ lien_listener *cf_listen(struct cf_side *side, const char *host)
     lien_listener_opts opts;
     char address[96];
     lien_listener_opts_init(&opts);
-    opts.conn = cf_conn_opts(NULL);
+    lien_conn_opts conn = cf_conn_opts(NULL);
+    opts.conn = &conn;
     opts.arg = side;
     opts.on_accept = on_accept;
     snprintf(address, sizeof(address), "%s:0", host ? host : side->driver->host);

@@ -162,13 +162,16 @@ void contract_conn(void)
     REFUSES(LIEN_EINVAL, lien_listener_open, w.a, "127.0.0.1:0", NULL, NULL);
     BAD_SIZES(lien_listener_opts, lien_listener_opts_init, o,
               REFUSES(refusal, lien_listener_open, w.a, "127.0.0.1:0", o, &listener));
-    opts.conn.size = 0;
+    lien_conn_opts conn;
+    lien_conn_opts_init(&conn);
+    conn.size = 0;
+    opts.conn = &conn;
     REFUSES(LIEN_EINVAL, lien_listener_open, w.a, "127.0.0.1:0", &opts, &listener);
-    lien_listener_opts_init(&opts);
-    opts.conn.flags = 1u << 31;
+    lien_conn_opts_init(&conn);
+    conn.flags = 1u << 31;
     REFUSES(LIEN_EINVAL, lien_listener_open, w.a, "127.0.0.1:0", &opts, &listener);
-    opts.conn.flags = 0;
-    opts.conn.pool = w.pool_b;
+    conn.flags = 0;
+    conn.pool = w.pool_b;
     REFUSES(LIEN_EINVAL, lien_listener_open, w.a, "127.0.0.1:0", &opts, &listener);
     CHECK(listener == UNTOUCHED);
     listener_rest();

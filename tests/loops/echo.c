@@ -134,13 +134,16 @@ static void server_open(struct server *server, char *address, size_t size)
     memset(server, 0, sizeof *server);
     server->ctx = driven_ctx();
     IS(lien_pool_open(server->ctx, NULL, &server->pool), 0);
+    lien_conn_opts conn;
+    lien_conn_opts_init(&conn);
     lien_listener_opts opts;
     lien_listener_opts_init(&opts);
     opts.arg = server;
     opts.on_accept = server_accept;
-    opts.conn.on_message = server_message;
-    opts.conn.on_lost = server_lost;
-    opts.conn.on_closed = server_closed;
+    conn.on_message = server_message;
+    conn.on_lost = server_lost;
+    conn.on_closed = server_closed;
+    opts.conn = &conn;
     IS(lien_listener_open(server->ctx, "127.0.0.1:0", &opts, &server->listener), 0);
     IS(lien_listener_address(server->listener, address, size), 0);
 }

@@ -198,14 +198,17 @@ void peer_open(struct peer *peer, const char *const *settings, unsigned conn_fla
     IS(lien_buf_mut(peer->buf, &bytes), 0);
     for (unsigned i = 0; i < PEER_BYTES; i++)
         ((uint8_t *)bytes)[i] = (uint8_t)(i * 7);
+    lien_conn_opts conn;
+    lien_conn_opts_init(&conn);
     lien_listener_opts opts;
     lien_listener_opts_init(&opts);
     opts.arg = peer;
     opts.on_accept = on_accept;
-    opts.conn.flags = conn_flags;
-    opts.conn.on_message = on_message;
-    opts.conn.on_lost = on_lost;
-    opts.conn.on_closed = on_closed;
+    conn.flags = conn_flags;
+    conn.on_message = on_message;
+    conn.on_lost = on_lost;
+    conn.on_closed = on_closed;
+    opts.conn = &conn;
     IS(lien_listener_open(peer->ctx, "127.0.0.1:0", &opts, &peer->listener), 0);
     IS(lien_listener_address(peer->listener, peer->address, sizeof peer->address), 0);
 }

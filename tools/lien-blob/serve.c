@@ -39,8 +39,9 @@ static bool open_listener(struct server *server, const char *address, lien_liste
 {
     lien_listener_opts opts;
     lien_listener_opts_init(&opts);
-    peer_conn_opts(&opts.conn, server->pool);
-    opts.conn.on_open = NULL;
+    lien_conn_opts conn;
+    peer_conn_opts(&conn, server->pool);
+    opts.conn = &conn;
     opts.arg = server;
     opts.on_accept = on_accept;
     int rc = lien_listener_open(server->ctx, address, &opts, listener);

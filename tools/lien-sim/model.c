@@ -446,8 +446,10 @@ void model_listen(struct app_node *node)
     opts.on_accept = on_accept;
     opts.on_closed = on_listener_closed;
     struct app_conn shape = {.p = node->p};
-    model_conn_opts(&shape, &opts.conn);
-    opts.conn.arg = NULL;
+    lien_conn_opts conn;
+    model_conn_opts(&shape, &conn);
+    conn.arg = NULL;
+    opts.conn = &conn;
     int err = lien_listener_open(node->ctx, "*:0", &opts, &node->listener);
     if (!err)
         err = lien_listener_address(node->listener, node->address, sizeof node->address);

@@ -327,7 +327,8 @@ LIEN_API int lien_conn_info_get(lien_conn *conn, lien_conn_info *info);
 
 typedef struct lien_listener_opts {
     size_t size;
-    lien_conn_opts conn; // for each accepted connection; its on_open does not run
+    const lien_conn_opts
+        *conn; // for each accepted connection, copied; its on_open does not run. NULL: the defaults
     void *arg;
     // A connection is open. Store its `arg` in *conn_arg. Return 0 to take it: it is then the application's, to be closed with lien_conn_close().
     // Return nonzero to refuse: the library closes it. NULL: accepted connections wait for lien_listener_accept_wait().
