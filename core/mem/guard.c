@@ -9,9 +9,9 @@
 // is counted and goes on unprotected. Opening must not fail: if the kernel cannot split a mapping to open one block, the
 // whole chunk is opened, which only merges.
 //
-// Under AddressSanitizer a shut block is poisoned besides: poison names the access with its stack, and covers system calls,
-// which would only see EFAULT. mprotect stays, since poison cannot allow reading alone, and code without
-// instrumentation does not look at it.
+// Under AddressSanitizer a shut block is poisoned besides: poison names the access with its stack, needs no mappings, and
+// covers what its interceptors look at. mprotect stays: poison cannot allow reading alone, code without instrumentation does not
+// look at it, and interceptors of system calls only look after the kernel has done the harm.
 
 #include "core/mem/impl.h"
 

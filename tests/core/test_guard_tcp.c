@@ -37,7 +37,7 @@ static void on_fault(int sig)
 
 static void setup(void)
 {
-    const char *const settings[] = {getenv("LIEN_TEST_G"), "provider=tcp", NULL};
+    static const char *const settings[] = {"guard=1", "provider=tcp", NULL};
     signal(SIGSEGV, on_fault); // ours chains to it
     for (int i = 0; i < 2; i++) {
         lien_ctx_opts opts;
