@@ -272,6 +272,7 @@ static int open_pools(lien_ctx *ctx)
     lieni_ctx_lock(ctx);
     int rc = lieni_pool_open_locked(ctx->mem, &opts, &ctx->receive_pool);
     opts.limit = (size_t)1 << 40; // address space: bounded by connections
+    opts.flags = LIEN_UNGUARDED;  // the application never sees it
     if (rc == 0)
         rc = lieni_pool_open_locked(ctx->mem, &opts, &ctx->slab_pool);
     lieni_ctx_unlock(ctx);
@@ -315,6 +316,7 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
                                        .dispatch = ctx->dispatch,
                                        .env = &ctx->platform.env,
                                        .log = ctx->log,
+                                       .guard = ctx->options.guard,
                                        .ctx = ctx};
     if (rc == 0)
         rc = lieni_mem_root_open(&mem, &ctx->mem);
@@ -529,6 +531,7 @@ int lien_ctx_stats_get(lien_ctx *ctx, lien_ctx_stats *stats)
     now.quarantined_total = ctx->quarantine.total;
     now.pool_bytes = lieni_mem_bytes_out(ctx->mem);
     now.log_dropped = lieni_log_dropped(ctx->log);
+    now.guard_skipped = lieni_mem_guard_skipped(ctx->mem);
     for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = n->next)
         now.evidence_unknown += lieni_container(n, struct lien_conn, node)->wrs.unknown;
     lieni_ctx_unlock(ctx);

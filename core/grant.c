@@ -224,6 +224,8 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
         grant_free(grant);
         return rc;
     }
+    for (size_t i = 0; i < n; i++)
+        lieni_buf_lent_by(bufs[i], LIENI_LENT_BY_GRANT, conn->id, lieni_name_id(grant->name));
     grant->bytes = bytes;
     grant->refs = 1; // the table's
     lieni_conn_ref(conn);

@@ -35,7 +35,9 @@
       "Completions that matched nothing, were late or came twice")                                 \
     X(protocol_errors, COUNTER, "lien_protocol_errors", "", "Breaches of protocol by peers")       \
     X(pool_bytes, GAUGE, "lien_pool_bytes", "bytes", "Bytes in pool buffers handed out")           \
-    X(log_dropped, COUNTER, "lien_log_dropped", "", "Log lines dropped by a full ring")
+    X(log_dropped, COUNTER, "lien_log_dropped", "", "Log lines dropped by a full ring")            \
+    X(guard_skipped, COUNTER, "lien_guard_skipped", "",                                            \
+      "Lends in guarded pools that went on unprotected")
 // clang-format on
 
 // The fields that lie within stats->size, as OpenMetrics text ended by "# EOF\n" and NUL; freed by the

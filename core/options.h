@@ -47,6 +47,9 @@
     X(message_max, UINT, "4G", 0, 4294967296, "bytes", "Largest body of a message that is taken")  \
     X(receive_pool, UINT, "4G", 65536, 1099511627776, "bytes",                                     \
       "Limit of the ctx's own pool for received bodies")                                           \
+    X(guard, FLAG, "0", 0, 0, "",                                                                  \
+      "Guard mode in every pool that does not say otherwise: see "                                 \
+      "lien_guard(7)")                                                                             \
     X(grants_conn, UINT, "4096", 1, 1048576, "grants", "Live grants on one connection")            \
     X(held_conn_bytes, UINT, "8G", 4096, 1099511627776, "bytes",                                   \
       "Bytes of live held grants on one connection")                                               \

@@ -327,6 +327,8 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     }
     read->name = token->name;
     read->space = space;
+    for (uint32_t i = 0; i < space->n; i++)
+        lieni_buf_lent_by(space->bufs[i], LIENI_LENT_BY_READ, conn->id, lieni_name_id(read->name));
     read->flags = opts->flags;
     read->done_task.run = run_done;
     read->released_task.run = run_released;

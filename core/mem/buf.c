@@ -48,8 +48,20 @@ static void set_state(lien_buf *buf, enum lieni_buf_state to)
     if (to == LIENI_BUF_LOST) {
         buf->root->bytes_lost += buf->cap;
     }
+    bool guarded = lieni_buf_guarded(buf);
+    if (guarded) {
+        lieni_guard_loosen(buf, to);
+    }
     atomic_store_explicit(&buf->state, (int)to, memory_order_release);
+    if (guarded) {
+        lieni_guard_tighten(buf, to);
+    }
     lieni_mem_changed(buf->root);
+}
+
+const char *lieni_buf_state_name(enum lieni_buf_state state)
+{
+    return state_names[state];
 }
 
 enum lieni_buf_state lieni_buf_state(const lien_buf *buf)
@@ -72,6 +84,8 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
     }
     buf->cap = cap;
     buf->addr = addr;
+    buf->app = chunk->app + (addr - chunk->base);
+    buf->id = ++root->bufs_made;
     buf->root = root;
     buf->chunk = chunk;
     buf->block = NULL;
@@ -230,6 +244,15 @@ int lieni_buf_take(lien_buf *buf)
     }
     set_state(buf, LIENI_BUF_TARGET);
     return 0;
+}
+
+void lieni_buf_lent_by(lien_buf *buf, enum lieni_lender lender, uint64_t conn, uint64_t op)
+{
+    if (lieni_buf_guarded(buf)) {
+        atomic_store_explicit(&buf->lent_conn, conn, memory_order_relaxed);
+        atomic_store_explicit(&buf->lent_op, op, memory_order_relaxed);
+        atomic_store_explicit(&buf->lender, (int)lender, memory_order_release);
+    }
 }
 
 // The last hold on it may be gone: home to its holder, or to its pool if that freed it.
@@ -453,7 +476,7 @@ int lien_buf_data(const lien_buf *buf, const void **data)
     if (state == LIENI_BUF_TARGET || state == LIENI_BUF_LOST) {
         return refuse(state);
     }
-    *data = buf->addr;
+    *data = buf->app;
     return 0;
 }
 
@@ -467,6 +490,6 @@ int lien_buf_mut(lien_buf *buf, void **data)
     if (state != LIENI_BUF_IDLE) {
         return refuse(state);
     }
-    *data = buf->addr;
+    *data = buf->app;
     return 0;
 }

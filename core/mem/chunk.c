@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -105,6 +106,7 @@ struct lieni_chunk *lieni_chunk_new(struct lieni_mem_root *root, void *base, siz
     if (chunk) {
         chunk->root = root;
         chunk->base = base;
+        chunk->app = base;
         chunk->len = len;
         lieni_list_init(&chunk->link);
         lieni_list_init(&chunk->regions);
@@ -112,39 +114,113 @@ struct lieni_chunk *lieni_chunk_new(struct lieni_mem_root *root, void *base, siz
     return chunk;
 }
 
-int lieni_chunk_map(struct lieni_mem_root *root, size_t len, bool huge, int node, bool populate,
-                    struct lieni_chunk **out)
+// A mapping of a pool's own kind: `fd` is -1 if it is to be the only one.
+static uint8_t *map_one(const lien_pool *pool, size_t len, int fd)
 {
-    struct lieni_block *block = calloc(1, sizeof *block);
-    struct lieni_chunk *chunk = lieni_chunk_new(root, NULL, len);
-    if (!block || !chunk) {
-        goto free_structs;
-    }
+    bool huge = pool->flags & LIEN_HUGE_PAGES;
     // Huge pages are reserved here, so that a lack of them shows now and not as SIGBUS.
-    int kind = huge ? MAP_HUGETLB : MAP_NORESERVE;
-    void *base = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | kind, -1, 0);
+    int kind = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | (huge ? MAP_HUGETLB : 0);
+    void *base = mmap(NULL, len, PROT_READ | PROT_WRITE, kind | (huge ? 0 : MAP_NORESERVE), fd, 0);
     if (base == MAP_FAILED) {
-        lieni_mem_fail(root, LIEN_ENOMEM, "mmap of %zu bytes%s: %s", len,
+        lieni_mem_fail(pool->root, LIEN_ENOMEM, "mmap of %zu bytes%s: %s", len,
                        huge ? " on huge pages" : "", strerror(errno));
-        goto free_structs;
+        return NULL;
     }
     // A child must never share these pages: copy on write would take them away under a DMA.
     if (madvise(base, len, MADV_DONTFORK) != 0) {
-        lieni_mem_fail(root, LIEN_ENOMEM, "madvise(MADV_DONTFORK) of %zu bytes: %s", len,
+        lieni_mem_fail(pool->root, LIEN_ENOMEM, "madvise(MADV_DONTFORK) of %zu bytes: %s", len,
                        strerror(errno));
-        goto unmap;
+        munmap(base, len);
+        return NULL;
     }
-    if (node >= 0 && prefer_node(base, len, node) != 0) {
-        lieni_mem_fail(root, LIEN_ENOMEM, "mbind of %zu bytes to node %d: %s", len, node,
+    return base;
+}
+
+// What a guarded chunk maps twice. -1: cannot be had.
+static int guarded_file(const lien_pool *pool, size_t len)
+{
+    struct rlimit most;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && len > most.rlim_cur) { // growing it would be SIGXFSZ
+        lieni_mem_fail(pool->root, LIEN_ENOMEM,
+                       "a guarded pool needs a file of %zu bytes, RLIMIT_FSIZE is %llu", len,
+                       (unsigned long long)most.rlim_cur);
+        return -1;
+    }
+    unsigned huge = pool->flags & LIEN_HUGE_PAGES ? MFD_HUGETLB : 0;
+    int fd = memfd_create("lien-pool", MFD_CLOEXEC | huge);
+    if (fd < 0 || ftruncate(fd, (off_t)len) != 0) {
+        lieni_mem_fail(pool->root, LIEN_ENOMEM, "a guarded pool's memfd of %zu bytes: %s", len,
                        strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return -1;
+    }
+    return fd;
+}
+
+static void chunk_unmap(struct lieni_chunk *chunk)
+{
+    if (chunk->range) {
+        lieni_guard_range_drop(chunk);
+    }
+    if (chunk->app && chunk->app != chunk->base) {
+        munmap(chunk->app, chunk->len);
+    }
+    munmap(chunk->base, chunk->len);
+}
+
+// Fills in base and app.
+static int chunk_map(const lien_pool *pool, struct lieni_chunk *chunk, bool single)
+{
+    int fd = pool->guarded ? guarded_file(pool, chunk->len) : -1;
+    if (pool->guarded && fd < 0) {
+        return LIEN_ENOMEM;
+    }
+    chunk->base = map_one(pool, chunk->len, fd);
+    chunk->app = chunk->base && pool->guarded ? map_one(pool, chunk->len, fd) : chunk->base;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (!chunk->base) {
+        return LIEN_ENOMEM;
+    }
+    if (!chunk->app || (pool->guarded && lieni_guard_range_add(chunk, single) != 0)) {
+        chunk_unmap(chunk);
+        return LIEN_ENOMEM;
+    }
+    return 0;
+}
+
+static int chunk_fill(const lien_pool *pool, struct lieni_chunk *chunk, bool populate)
+{
+    size_t len = chunk->len;
+    if (pool->node >= 0 && prefer_node(chunk->base, len, pool->node) != 0) {
+        return lieni_mem_fail(pool->root, LIEN_ENOMEM, "mbind of %zu bytes to node %d: %s", len,
+                              pool->node, strerror(errno));
+    }
+    if (populate &&
+        (!touch(chunk->base, len) || (chunk->app != chunk->base && !touch(chunk->app, len)))) {
+        return lieni_mem_fail(pool->root, LIEN_ENOMEM, "populating %zu bytes: %s", len,
+                              strerror(errno));
+    }
+    return 0;
+}
+
+int lieni_chunk_map(const lien_pool *pool, size_t len, bool single, bool populate,
+                    struct lieni_chunk **out)
+{
+    struct lieni_block *block = calloc(1, sizeof *block);
+    struct lieni_chunk *chunk = lieni_chunk_new(pool->root, NULL, len);
+    if (!block || !chunk || chunk_map(pool, chunk, single) != 0) {
+        goto free_structs;
+    }
+    if (chunk_fill(pool, chunk, populate) != 0) {
         goto unmap;
     }
-    if (populate && !touch(base, len)) {
-        lieni_mem_fail(root, LIEN_ENOMEM, "populating %zu bytes: %s", len, strerror(errno));
-        goto unmap;
-    }
-    chunk->base = base;
+    chunk->page = pool->page;
     chunk->mapped = true;
+    chunk->single = single;
     chunk->populated = populate;
     chunk->first = block;
     *block = (struct lieni_block){.chunk = chunk, .pages = len / LIENI_PAGE};
@@ -152,7 +228,7 @@ int lieni_chunk_map(struct lieni_mem_root *root, size_t len, bool huge, int node
     *out = chunk;
     return 0;
 unmap:
-    munmap(base, len);
+    chunk_unmap(chunk);
 free_structs:
     free(block);
     free(chunk);
@@ -163,7 +239,7 @@ void lieni_chunk_bury(struct lieni_chunk *graves)
 {
     while (graves) {
         struct lieni_chunk *next = graves->grave_next;
-        munmap(graves->base, graves->len);
+        chunk_unmap(graves);
         free(graves);
         graves = next;
     }

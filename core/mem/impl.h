@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the files of core/mem share, and nobody else includes (tests do). All of it under the state
-// lock, except buf.state, buf.magic and buf.len, which are atomic.
+// lock, except buf.state, buf.magic and buf.len, which are atomic, and what guard_report.c reads in a
+// signal handler.
 //
 //   root.c    the root, its locks, the end
 //   chunk.c   mapped memory, its blocks, its return to the system
 //   region.c  registrations of chunks, one per domain
 //   buf.c     handles, states, losses
 //   pool.c    limits, reserve, waiting
+//   guard.c   protection of the application's mapping; guard_report.c the report of a fault
 //   alloc.c   the public ways to wait
 //   mem.c     memory of the application
 //
@@ -49,8 +51,17 @@ struct lieni_mem_root {
     struct lieni_chunk *graves; // to be unmapped when the lock is free
     uint64_t live;              // handles in use
     uint64_t bytes_out, bytes_lost;
+    uint64_t bufs_made; // ids
+    uint64_t guard_skipped;
     bool abandoned; // never freed
     struct lieni_mem_root *abandoned_next;
+};
+
+// What the application's mapping of a block allows.
+enum lieni_guard {
+    LIENI_GUARD_OPEN,
+    LIENI_GUARD_READ, // reading only
+    LIENI_GUARD_SHUT  // nothing
 };
 
 struct lieni_block {
@@ -59,6 +70,7 @@ struct lieni_block {
     struct lieni_block *before, *after; // neighbours in memory
     struct lieni_node bin;              // in a bin while free
     bool used;
+    enum lieni_guard guard; // OPEN while it is free
 };
 
 struct lieni_chunk {
@@ -66,8 +78,11 @@ struct lieni_chunk {
     struct lieni_mem_root *root;
     lien_pool *pool; // NULL: the application's, or let go by its pool
     lien_mem *mem;
-    uint8_t *base;
+    uint8_t *base; // the provider's mapping
+    uint8_t *app;  // the application's: a second mapping if guarded, else the same
     size_t len;
+    size_t page;                     // what can be protected: 4096, or a huge page
+    struct lieni_guard_range *range; // guarded: what the fault handler knows of it
     struct lieni_node regions;
     struct lieni_block *first;
     uint32_t used;    // buffers in it
@@ -104,7 +119,9 @@ struct lien_buf {
     _Atomic int state; // enum lieni_buf_state; set by set_state() in buf.c only
     _Atomic size_t len;
     size_t cap;
-    uint8_t *addr;
+    uint8_t *addr; // in the provider's mapping
+    uint8_t *app;  // in the application's
+    uint64_t id;   // counts the buffers of its ctx
     struct lieni_mem_root *root;
     struct lieni_chunk *chunk;
     struct lieni_block *block; // NULL: the application's memory
@@ -115,6 +132,8 @@ struct lien_buf {
     bool forever;           // lost to a domain whose end proved nothing
     bool freed;             // by its holder, while lent
     bool received;          // counts against the reserve first
+    _Atomic int lender;     // enum lieni_lender; guarded only
+    _Atomic uint64_t lent_conn, lent_op;
 };
 
 struct lieni_waiters {
@@ -125,6 +144,7 @@ struct lien_pool {
     struct lieni_mem_root *root;
     struct lieni_node link;
     unsigned flags;
+    bool guarded;
     int node;
     size_t limit, reserve; // whole pages
     size_t out_plain, out_received;
@@ -170,6 +190,7 @@ int lieni_mem_done(struct lieni_mem_root *root, int rc);
 // Unmaps at once: at the end of functions called under the lock by others.
 void lieni_mem_reap(struct lieni_mem_root *root);
 bool lieni_mem_forked(const struct lieni_mem_root *root);
+unsigned lieni_fork_generation(void); // forks between the first process and this one
 // Debug builds: the state lock is held (by somebody).
 void lieni_mem_assert_locked(struct lieni_mem_root *root);
 __attribute__((format(printf, 3, 4))) int lieni_mem_fail(struct lieni_mem_root *root, int code,
@@ -180,7 +201,8 @@ uint64_t lieni_mem_deadline(struct lieni_mem_root *root, uint32_t timeout_ms);
 int lieni_mem_opts_take(struct lieni_mem_root *root, void *opts, size_t size, const void *given);
 
 // chunk.c
-int lieni_chunk_map(struct lieni_mem_root *root, size_t len, bool huge, int node, bool populate,
+// A chunk for `pool`, not in it yet. `single`: it will be one buffer.
+int lieni_chunk_map(const lien_pool *pool, size_t len, bool single, bool populate,
                     struct lieni_chunk **chunk);
 struct lieni_chunk *lieni_chunk_new(struct lieni_mem_root *root, void *base, size_t len);
 // Closes its regions and gives it back: to the system (mapped), or to nobody. Kept if that cannot be.
@@ -205,6 +227,29 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
                         size_t len, size_t cap);
 void lieni_buf_retire(lien_buf *buf);
 void lieni_losses_abandon(struct lieni_mem_root *root);
+const char *lieni_buf_state_name(enum lieni_buf_state state);
+static inline bool lieni_buf_guarded(const lien_buf *buf)
+{
+    return buf->app != buf->addr;
+}
+
+// guard.c. Protection follows the state: loosen is called before a guarded buffer enters state `to`, tighten after it
+// did, so that whoever sees a state that allows an access finds the memory open.
+void lieni_guard_loosen(lien_buf *buf, enum lieni_buf_state to);
+void lieni_guard_tighten(lien_buf *buf, enum lieni_buf_state to);
+void lieni_guard_in_child(void);
+// Mappings that protection may add in this process; 0: not known yet, three quarters of vm.max_map_count. Tests set it.
+extern _Atomic size_t lieni_guard_maps_most;
+extern _Atomic size_t lieni_guard_maps; // and has added
+
+// guard_report.c. Installs the handler, if no other guarded pool did. No lock needed.
+void lieni_guard_watch(void);
+// Makes a chunk known to the handler. No lock needed; LIEN_ENOMEM.
+int lieni_guard_range_add(struct lieni_chunk *chunk, bool single);
+void lieni_guard_range_drop(struct lieni_chunk *chunk);
+// Under the lock: `buf` may fault from now on; or no more.
+void lieni_guard_range_lent(lien_buf *buf);
+void lieni_guard_range_back(lien_buf *buf);
 
 // pool.c
 int lieni_pool_request_check(lien_pool *pool, size_t len, bool received);

@@ -24,6 +24,7 @@ struct lieni_mem_args {
     const struct lieni_env *env;
     void *ctx;             // the lien_ctx, for the blocking twins
     struct lieni_log *log; // errors that need a text, or NULL
+    bool guard;            // pools are guarded unless they say otherwise
 };
 // `lock` is an ordinary mutex, not a recursive one. LIEN_ENOMEM.
 int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root **root);
@@ -59,6 +60,14 @@ void lieni_buf_give(lien_buf *buf);
 // has ended with proof, then BORROWED if other borrows still run, else IDLE (and deferred free). Never fails.
 void lieni_buf_lose(lien_buf *buf, struct lieni_domain *domain);
 
+// Who lent it, for the report of a stray access: the last lend of several. After each borrow and take. `op` as in the log. Costs nothing in pools that are not guarded.
+enum lieni_lender {
+    LIENI_LENT_BY_NOBODY, // not said yet
+    LIENI_LENT_BY_GRANT,
+    LIENI_LENT_BY_READ,
+};
+void lieni_buf_lent_by(lien_buf *buf, enum lieni_lender lender, uint64_t conn, uint64_t op);
+
 // Whether a pool is of this root, and what it may hold at most.
 bool lieni_pool_in_ctx(const lien_pool *pool, const struct lieni_mem_root *root);
 uint64_t lieni_pool_limit(const lien_pool *pool);
@@ -69,7 +78,7 @@ bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root);
 // Whether the handle is one that was not freed (also not freed while lent). For checks of handles from outside.
 bool lieni_buf_alive(const lien_buf *buf);
 
-// The bytes behind a buffer, for wire and provider use only: never refused, whatever the state.
+// The bytes behind a buffer, for wire and provider use only: never refused, whatever the state. In a guarded pool this is another mapping than the application's.
 void *lieni_buf_addr(const lien_buf *buf);
 
 // The region that covers `buf` in `domain`, registering its chunk on first use. For local use (`mr`), and what a peer needs (`key`, `addr`).
@@ -118,6 +127,8 @@ void lieni_buf_free_locked(lien_buf *buf);
 // Levels for the metrics. Out: bytes in buffers handed out. Lost: bytes of buffers in LOST, and of memory kept because its regions would not close.
 uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root);
 uint64_t lieni_mem_bytes_lost(const struct lieni_mem_root *root);
+// Counter: lends in guarded pools that went on unprotected.
+uint64_t lieni_mem_guard_skipped(const struct lieni_mem_root *root);
 
 // The one function that may copy payload; adds what it copies to *counter (any thread).
 void lieni_copy_payload(_Atomic uint64_t *counter, void *dst, const void *src, size_t len);

@@ -35,11 +35,13 @@ void lien_pool_opts_init(lien_pool_opts *opts)
 
 static int opts_check(struct lieni_mem_root *root, lien_pool_opts *opts)
 {
-    if (opts->flags & LIEN_GUARD) {
-        return lieni_mem_fail(root, LIEN_ENOTSUP, "LIEN_GUARD is not there yet");
-    }
-    if (opts->flags & ~LIEN_HUGE_PAGES) {
+    if (opts->flags & ~(LIEN_HUGE_PAGES | LIEN_GUARD | LIEN_UNGUARDED)) {
         return lieni_mem_fail(root, LIEN_EINVAL, "pool flags 0x%x: unknown flag", opts->flags);
+    }
+    if (opts->flags & LIEN_GUARD && opts->flags & LIEN_UNGUARDED) {
+        return lieni_mem_fail(root, LIEN_EINVAL,
+                              "pool flags 0x%x: LIEN_GUARD and LIEN_UNGUARDED exclude each other",
+                              opts->flags);
     }
     if (opts->limit == 0 || opts->limit > LIENI_LIMIT_MAX) {
         return lieni_mem_fail(root, LIEN_EINVAL, "pool limit %zu: must be 1 .. %zu", opts->limit,
@@ -67,6 +69,8 @@ static lien_pool *pool_new(struct lieni_mem_root *root, const lien_pool_opts *op
     }
     pool->root = root;
     pool->flags = opts->flags;
+    pool->guarded = opts->flags & LIEN_GUARD ||
+                    (root->args.guard && !(opts->flags & LIEN_UNGUARDED));
     pool->node = opts->numa_node;
     pool->limit = pages_up(opts->limit, LIENI_PAGE);
     pool->reserve = pages_up(opts->reserve, LIENI_PAGE);
@@ -82,8 +86,7 @@ static lien_pool *pool_new(struct lieni_mem_root *root, const lien_pool_opts *op
 static int add_mapped(lien_pool *pool, size_t len, bool populate)
 {
     struct lieni_chunk *chunk;
-    int rc = lieni_chunk_map(pool->root, len, pool->flags & LIEN_HUGE_PAGES, pool->node, populate,
-                             &chunk);
+    int rc = lieni_chunk_map(pool, len, false, populate, &chunk);
     if (rc) {
         return rc;
     }
@@ -131,6 +134,9 @@ static int pool_make(struct lieni_mem_root *root, const lien_pool_opts *given, l
     lien_pool *pool = pool_new(root, &opts);
     if (!pool) {
         return LIEN_ENOMEM;
+    }
+    if (pool->guarded) {
+        lieni_guard_watch();
     }
     rc = fill(pool, opts.populate);
     if (rc) {
@@ -224,12 +230,10 @@ static int block_single(lien_pool *pool, size_t bytes, bool received, struct lie
         return LIEN_ELIMIT;
     }
     struct lieni_chunk *chunk;
-    int rc = lieni_chunk_map(pool->root, len, pool->flags & LIEN_HUGE_PAGES, pool->node, false,
-                             &chunk);
+    int rc = lieni_chunk_map(pool, len, true, false, &chunk);
     if (rc) {
         return rc;
     }
-    chunk->single = true;
     chunk->used = 1;
     chunk->first->used = true;
     lieni_pool_add_chunk(pool, chunk);

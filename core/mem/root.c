@@ -26,6 +26,12 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static void in_child(void)
 {
     atomic_fetch_add_explicit(&fork_generation, 1, memory_order_relaxed);
+    lieni_guard_in_child();
+}
+
+unsigned lieni_fork_generation(void)
+{
+    return atomic_load_explicit(&fork_generation, memory_order_relaxed);
 }
 
 static void watch_forks(void)
@@ -247,4 +253,9 @@ uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root)
 uint64_t lieni_mem_bytes_lost(const struct lieni_mem_root *root)
 {
     return root->bytes_lost;
+}
+
+uint64_t lieni_mem_guard_skipped(const struct lieni_mem_root *root)
+{
+    return root->guard_skipped;
 }

@@ -21,14 +21,14 @@ static void pool_open(void)
     REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, NULL);
     BAD_SIZES(lien_pool_opts, lien_pool_opts_init, o,
               REFUSES(refusal, lien_pool_open, w.a, o, &pool));
-    for (unsigned bit = 2; bit < 32; bit++) {
+    for (unsigned bit = 3; bit < 32; bit++) {
         lien_pool_opts_init(&opts);
         opts.flags = 1u << bit;
         REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, &pool);
     }
     lien_pool_opts_init(&opts);
-    opts.flags = LIEN_GUARD;
-    REFUSES(LIEN_ENOTSUP, lien_pool_open, w.a, &opts, &pool);
+    opts.flags = LIEN_GUARD | LIEN_UNGUARDED;
+    REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, &pool);
     lien_pool_opts_init(&opts);
     opts.limit = 0;
     REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, &pool);

@@ -159,6 +159,7 @@ void world_open(struct world *w)
                                       .dispatch = (struct lieni_dispatch *)(void *)w,
                                       .env = &w->env,
                                       .ctx = w,
+                                      .guard = getenv("LIEN_GUARD") != NULL,
                                       .log = (struct lieni_log *)(void *)w};
     world_log[0] = 0;
     if (lieni_mem_root_open(&w->args, &w->root) != 0) {

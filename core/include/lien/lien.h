@@ -151,6 +151,7 @@ typedef struct lien_ctx_stats {
     uint64_t protocol_errors;
     uint64_t pool_bytes; // level, bytes in buffers handed out
     uint64_t log_dropped;
+    uint64_t guard_skipped; // lends in guarded pools that went on unprotected (lien_guard.7)
 } lien_ctx_stats;
 
 // Fills the first stats->size bytes of *stats. Never blocks.
@@ -163,8 +164,10 @@ LIEN_API int lien_ctx_metrics(lien_ctx *ctx, char **text);
 
 #define LIEN_HUGE_PAGES                                                                            \
     (1u << 0) // chunks on huge pages; LIEN_ENOMEM from lien_pool_open when the system has none
-#define LIEN_GUARD                                                                                 \
-    (1u << 1) // protect lent memory against stray accesses (design.md 3). Not yet: LIEN_ENOTSUP
+// Lent memory is protected: a stray access faults where it is made, and the fault is reported (lien_guard.7). Option `guard` turns it on for all pools of a
+// ctx but those with LIEN_UNGUARDED. For tests and hunts: it costs system calls at each lend.
+#define LIEN_GUARD     (1u << 1)
+#define LIEN_UNGUARDED (1u << 2) // not for this pool, whatever option `guard` says
 
 typedef struct lien_pool_opts {
     size_t size;
@@ -180,7 +183,8 @@ typedef struct lien_pool_opts {
 
 LIEN_API void lien_pool_opts_init(lien_pool_opts *opts);
 
-// Opens a pool. LIEN_EINVAL: reserve or populate above limit, an unknown flag, a NUMA node that cannot be used (the log names it). LIEN_ENOMEM.
+// Opens a pool. LIEN_EINVAL: reserve or populate above limit, an unknown flag, LIEN_GUARD and LIEN_UNGUARDED, a NUMA node that cannot be used (the log names
+// it). LIEN_ENOMEM.
 LIEN_API int lien_pool_open(lien_ctx *ctx, const lien_pool_opts *opts, lien_pool **pool);
 
 // Closes the pool and stores NULL. Its memory goes back to the system when the last buffer is home; buffers stay valid until then. Never blocks.
