@@ -15,6 +15,9 @@
 #define EVENTS 128u
 #define TASKS  256u // callbacks of one pass
 
+// Passes of the thread in a row without a look at the descriptor, while there is work.
+#define BUSY_MAX 4u
+
 // What the descriptor reported: a set.
 #define READY_WAKE  1u
 #define READY_TIMER 2u
@@ -225,13 +228,19 @@ int lieni_progress_arm(lien_ctx *ctx)
 static void *run(void *arg)
 {
     lien_ctx *ctx = arg;
-    unsigned ready = READY_ALL;
+    unsigned ready = READY_ALL, busy = 0;
     while (!atomic_load(&ctx->stop)) {
         pthread_mutex_lock(&ctx->turn);
         pass(ctx, ready);
         pthread_mutex_unlock(&ctx->turn);
         run_tasks(ctx);
-        ready = look(ctx, lieni_progress_arm(ctx) == 0 ? -1 : 0);
+        bool sleep = lieni_progress_arm(ctx) == 0;
+        if (sleep || ++busy >= BUSY_MAX) {
+            busy = 0;
+            ready = look(ctx, sleep ? -1 : 0);
+        } else {
+            ready = 0; // timers and providers are served all the same
+        }
     }
     return NULL;
 }
