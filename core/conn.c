@@ -421,7 +421,8 @@ int lien_conn_info_get(lien_conn *conn, lien_conn_info *info)
     lien_conn_info now = {.size = info->size};
     lieni_ctx_lock(conn->ctx);
     now.id = conn->id;
-    strncpy(now.peer, conn->peer, sizeof(now.peer) - 1);
+    memcpy(now.peer, conn->peer, sizeof(now.peer)); // ended by NUL there
+    _Static_assert(sizeof(now.peer) == sizeof(conn->peer), "the same bytes");
     if (conn->ops) {
         const struct lieni_traits *t = conn->ops->traits;
         strncpy(now.provider, t->name, sizeof(now.provider) - 1);

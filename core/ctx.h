@@ -38,8 +38,9 @@ struct lien_ctx {
     pthread_mutex_t turn;
     bool app_driven;
     bool closing;
-    bool stop; // the progress thread ends
-    bool dead; // closed, and kept for messages that the application still holds
+    atomic_bool stop; // the progress thread ends
+    bool net_again;   // net may have more to tell; under `turn`
+    bool dead;        // closed, and kept for messages that the application still holds
     pthread_t thread;
     bool thread_started;
 

@@ -15,6 +15,16 @@
 #define EVENTS 128u
 #define TASKS  256u // callbacks of one pass
 
+// Passes of the thread in a row without a look at the descriptor, while there is work.
+#define BUSY_MAX 4u
+
+// What the descriptor reported: a set.
+#define READY_WAKE  1u
+#define READY_TIMER 2u
+#define READY_NET   4u
+#define READY_PROV  8u
+#define READY_ALL   15u
+
 static void on_net_events(const struct lieni_net_event *evs, unsigned n)
 {
     for (unsigned i = 0; i < n; i++) {
@@ -64,6 +74,7 @@ static unsigned poll_net(lien_ctx *ctx)
 {
     struct lieni_net_event evs[EVENTS];
     unsigned n = ctx->platform.net->poll(ctx->net, evs, EVENTS);
+    ctx->net_again = n > 0; // until it has no more
     if (n == 0)
         return 0;
     lieni_ctx_lock(ctx);
@@ -112,8 +123,21 @@ static unsigned run_tasks(lien_ctx *ctx)
 static void clear_fd(int fd)
 {
     uint64_t count;
-    if (fd >= 0 && read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+    if (read(fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
         return;
+}
+
+// What is ready: waits for it up to `timeout_ms` (-1: for ever).
+static unsigned look(const lien_ctx *ctx, int timeout_ms)
+{
+    struct epoll_event evs[LIENI_PROVS_MAX + 3];
+    unsigned ready = 0;
+    if (ctx->epoll_fd < 0)
+        return READY_NET | READY_PROV; // a simulated world
+    int n = epoll_wait(ctx->epoll_fd, evs, LIENI_PROVS_MAX + 3, timeout_ms);
+    for (int i = 0; i < n; i++)
+        ready |= evs[i].data.u32;
+    return ready;
 }
 
 static _Thread_local const lien_ctx *in_pass;
@@ -123,17 +147,21 @@ bool lieni_progress_here(const lien_ctx *ctx)
     return in_pass == ctx;
 }
 
-unsigned lieni_progress_pass(lien_ctx *ctx)
+// `ready` may lack what came since; then the descriptor reports it before anybody sleeps.
+static unsigned pass(lien_ctx *ctx, unsigned ready)
 {
-    pthread_mutex_lock(&ctx->turn);
     const lien_ctx *outer = in_pass;
     in_pass = ctx;
-    clear_fd(ctx->wake_fd);
-    clear_fd(ctx->timer_fd);
+    if (ready & READY_WAKE)
+        clear_fd(ctx->wake_fd);
+    if (ready & READY_TIMER)
+        clear_fd(ctx->timer_fd);
     lieni_ctx_lock(ctx);
     unsigned done = lieni_progress_bury(ctx);
     lieni_ctx_unlock(ctx);
-    done += poll_net(ctx);
+    if ((ready & READY_NET) || ctx->net_again)
+        done += poll_net(ctx);
+    // Always: what waits there needs no descriptor to say so.
     for (unsigned i = 0; i < ctx->n_provs; i++)
         done += poll_provider(ctx, &ctx->provs[i]);
     lieni_ctx_lock(ctx);
@@ -142,9 +170,15 @@ unsigned lieni_progress_pass(lien_ctx *ctx)
     lieni_nics_reap(ctx, false);
     lieni_ctx_unlock(ctx);
     in_pass = outer;
-    pthread_mutex_unlock(&ctx->turn);
-    done += run_tasks(ctx);
     return done;
+}
+
+unsigned lieni_progress_pass(lien_ctx *ctx)
+{
+    pthread_mutex_lock(&ctx->turn);
+    unsigned done = pass(ctx, look(ctx, 0));
+    pthread_mutex_unlock(&ctx->turn);
+    return done + run_tasks(ctx);
 }
 
 // -- Sleeping --
@@ -174,6 +208,7 @@ int lieni_progress_arm(lien_ctx *ctx)
 {
     pthread_mutex_lock(&ctx->turn);
     int rc = ctx->platform.net->arm(ctx->net);
+    ctx->net_again = ctx->net_again || rc != 0;
     for (unsigned i = 0; rc == 0 && i < ctx->n_provs; i++)
         rc = ctx->provs[i].ops->arm(ctx->provs[i].prov);
     lieni_ctx_lock(ctx);
@@ -189,26 +224,32 @@ int lieni_progress_arm(lien_ctx *ctx)
     return rc;
 }
 
+// Asks whether it may sleep after every pass, also one with events: being told so costs less than a pass that finds nothing.
 static void *run(void *arg)
 {
     lien_ctx *ctx = arg;
-    struct epoll_event evs[8];
-    for (;;) {
-        lieni_ctx_lock(ctx);
-        bool stop = ctx->stop;
-        lieni_ctx_unlock(ctx);
-        if (stop)
-            return NULL;
-        if (lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0)
-            epoll_wait(ctx->epoll_fd, evs, 8, -1);
+    unsigned ready = READY_ALL, busy = 0;
+    while (!atomic_load(&ctx->stop)) {
+        pthread_mutex_lock(&ctx->turn);
+        pass(ctx, ready);
+        pthread_mutex_unlock(&ctx->turn);
+        run_tasks(ctx);
+        bool sleep = lieni_progress_arm(ctx) == 0;
+        if (sleep || ++busy >= BUSY_MAX) {
+            busy = 0;
+            ready = look(ctx, sleep ? -1 : 0);
+        } else {
+            ready = 0; // timers and providers are served all the same
+        }
     }
+    return NULL;
 }
 
 // -- Opening and closing --
 
-static int watch(lien_ctx *ctx, int fd)
+static int watch(lien_ctx *ctx, int fd, uint32_t ready)
 {
-    struct epoll_event ev = {.events = EPOLLIN};
+    struct epoll_event ev = {.events = EPOLLIN, .data.u32 = ready};
     return epoll_ctl(ctx->epoll_fd, EPOLL_CTL_ADD, fd, &ev) == 0 ? 0 : LIEN_ESYS;
 }
 
@@ -221,13 +262,13 @@ int lieni_progress_open(lien_ctx *ctx)
     ctx->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     if (ctx->epoll_fd < 0 || ctx->wake_fd < 0 || ctx->timer_fd < 0)
         return LIEN_ESYS;
-    int rc = watch(ctx, ctx->wake_fd);
+    int rc = watch(ctx, ctx->wake_fd, READY_WAKE);
     if (rc == 0)
-        rc = watch(ctx, ctx->timer_fd);
+        rc = watch(ctx, ctx->timer_fd, READY_TIMER);
     if (rc == 0)
-        rc = watch(ctx, ctx->platform.net->fd(ctx->net));
+        rc = watch(ctx, ctx->platform.net->fd(ctx->net), READY_NET);
     for (unsigned i = 0; rc == 0 && i < ctx->n_provs; i++)
-        rc = watch(ctx, ctx->provs[i].ops->fd(ctx->provs[i].prov));
+        rc = watch(ctx, ctx->provs[i].ops->fd(ctx->provs[i].prov), READY_PROV);
     if (rc != 0 || ctx->app_driven)
         return rc;
     if (lieni_thread_start("lien-progress", run, ctx, &ctx->thread) != 0)
@@ -240,9 +281,7 @@ void lieni_progress_stop(lien_ctx *ctx)
 {
     if (!ctx->thread_started)
         return;
-    lieni_ctx_lock(ctx);
-    ctx->stop = true;
-    lieni_ctx_unlock(ctx);
+    atomic_store(&ctx->stop, true);
     lieni_ctx_wake(ctx);
     pthread_join(ctx->thread, NULL);
     ctx->thread_started = false;

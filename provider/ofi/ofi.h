@@ -48,8 +48,9 @@ TAILQ_HEAD(lieni_ofi_domains, lieni_domain);
 struct lieni_prov {
     const struct lieni_ofi *ofi;
     const struct lieni_env *env;
-    int epfd;   // wait descriptors of all connected endpoints, and wakefd
-    int wakefd; // a CM thread is over, or a post came while the progress context slept
+    int epfd;         // wait descriptors of all connected endpoints, and wakefd
+    unsigned skipped; // polls that did not ask epfd, in a row; progress context
+    int wakefd;       // a CM thread is over, or a post came while the progress context slept
 
     pthread_mutex_t lock;
     struct lieni_ofi_ring ring;     // endpoints to serve, in turn
@@ -77,6 +78,12 @@ struct lieni_domain {
 struct lieni_mr {
     struct lieni_domain *domain;
     struct fid_mr *mr; // NULL: local only, where the provider wants no registration for that
+};
+
+// What an event of prov->epfd points to; NULL: prov->wakefd.
+struct lieni_ofi_watch {
+    struct lieni_ep *ep;
+    bool eq; // its event queue's descriptor, not its completion queue's
 };
 
 // The half-open part; written by the CM thread until `over`.
@@ -123,7 +130,9 @@ struct lieni_ep {
     bool linked;         // prov->lock; linked in prov->ring
     atomic_bool touched; // posted to since last served
     unsigned quiet;      // servings in a row that found nothing; progress context
-    bool cq_broken;      // progress context
+    bool look_eq;        // the event queue may have something; progress context
+    struct lieni_ofi_watch watch_cq, watch_eq;
+    bool cq_broken; // progress context
     struct lieni_ofi_cm cm;
     TAILQ_ENTRY(lieni_ep) link; // domain->eps
 };

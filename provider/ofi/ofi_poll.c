@@ -4,6 +4,8 @@
 // by fi_trywait. An endpoint that was quiet for a few servings is put to sleep and leaves the ring, so idle ones cost nothing; arm does that for all. The ring turns, so no endpoint
 // starves another. All but touch and wake run in the progress context.
 //
+// An event queue is read when its descriptor was reported, when fi_trywait refused it (which takes that report back), and once at the start: not at every serving.
+//
 // Sleep: arm sets prov->armed when the ring is empty; a post that then puts an endpoint on the ring writes wakefd, since fi_trywait was before the post.
 
 #include <errno.h>
@@ -19,6 +21,9 @@
 #define TURN 16u
 // Servings without anything before an endpoint is put to sleep: fi_trywait costs a few system calls.
 #define QUIET_MAX 4u
+
+// Polls in a row that do not ask epoll, while endpoints on the ring are busy.
+#define SKIP_MAX 4u
 
 // -- Ring --------------------------------------------------------------------------------------------------------------------------
 
@@ -163,7 +168,7 @@ static void queue_broke(struct lieni_ep *ep, ssize_t rc)
     epoll_ctl(ep->prov->epfd, EPOLL_CTL_DEL, ep->cq_fd, NULL);
 }
 
-// Up to `max` entries. *empty: the queue had no more.
+// Up to `max` entries. *empty: the queue surely had no more.
 static unsigned read_queue(struct lieni_ep *ep, struct lieni_event *events, unsigned max,
                            bool *empty)
 {
@@ -176,6 +181,8 @@ static unsigned read_queue(struct lieni_ep *ep, struct lieni_event *events, unsi
         if (rc > 0) {
             for (ssize_t i = 0; i < rc; i++)
                 events[n++] = entry_event(ep, (uintptr_t)entries[i].op_context, 0, entries[i].len);
+            if (rc < (ssize_t)room)
+                break; // another call would make progress again, to find nothing most often
         } else if (rc == -FI_EAVAIL) {
             struct fi_cq_err_entry entry;
             int got = read_error(ep, &entry);
@@ -203,6 +210,7 @@ static unsigned read_queue(struct lieni_ep *ep, struct lieni_event *events, unsi
 static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
 {
     unsigned n = 0;
+    ep->look_eq = false;
     while (n == 0) {
         _Alignas(struct fi_eq_cm_entry) uint8_t buffer[sizeof(struct fi_eq_cm_entry) + 256];
         uint32_t kind = 0;
@@ -230,18 +238,23 @@ static unsigned serve(struct lieni_ep *ep, struct lieni_event *events, unsigned 
     pthread_mutex_lock(&ep->cq_lock);
     unsigned n = read_queue(ep, events, max, empty);
     pthread_mutex_unlock(&ep->cq_lock);
-    if (n < max)
-        n += read_events(ep, &events[n]);
-    else
+    if (n == max)
         *empty = false;
+    else if (ep->look_eq)
+        n += read_events(ep, &events[n]);
     return n;
 }
 
-// 0: both queues are empty and their descriptors will tell.
+// 0: both queues are empty and their descriptors will tell. Asked one by one, to know which one refused.
 static int try_sleep(struct lieni_ep *ep)
 {
-    struct fid *fids[2] = {&ep->eq->fid, &ep->cq->fid};
-    return fi_trywait(ep->domain->fabric, fids, ep->cq_broken ? 1 : 2);
+    struct fid *eq = &ep->eq->fid, *cq = &ep->cq->fid;
+    int rc = fi_trywait(ep->domain->fabric, &eq, 1);
+    if (rc != 0)
+        ep->look_eq = true;
+    else if (!ep->cq_broken)
+        rc = fi_trywait(ep->domain->fabric, &cq, 1);
+    return rc;
 }
 
 uint64_t lieni_ofi_drain(struct lieni_ep *ep)
@@ -257,9 +270,9 @@ uint64_t lieni_ofi_drain(struct lieni_ep *ep)
 
 // -- Handed over by CM threads -----------------------------------------------------------------------------------------------------
 
-static int watch(struct lieni_prov *prov, struct lieni_ep *ep, int fd)
+static int watch(struct lieni_prov *prov, struct lieni_ofi_watch *what, int fd)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = ep};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = what};
     if (epoll_ctl(prov->epfd, EPOLL_CTL_ADD, fd, &event) == 0)
         return 0;
     lieni_ofi_fail(prov, LIEN_LOG_ERROR, "watching an endpoint", errno);
@@ -274,9 +287,12 @@ static bool take_over(struct lieni_ep *ep, struct lieni_event *event)
     bool half = ep->state == LIENI_OFI_HALF;
     int status = ep->cm.status;
     if (half && status == 0) {
-        status = watch(ep->prov, ep, ep->cq_fd);
+        ep->watch_cq = (struct lieni_ofi_watch){.ep = ep};
+        ep->watch_eq = (struct lieni_ofi_watch){.ep = ep, .eq = true};
+        ep->look_eq = true;
+        status = watch(ep->prov, &ep->watch_cq, ep->cq_fd);
         if (status == 0)
-            status = watch(ep->prov, ep, ep->eq_fd);
+            status = watch(ep->prov, &ep->watch_eq, ep->eq_fd);
     }
     if (half)
         lieni_ofi_ep_enter(ep, status == 0 ? LIENI_OFI_UP : LIENI_OFI_FAILED);
@@ -319,10 +335,11 @@ static void collect(struct lieni_prov *prov)
     struct epoll_event ready[EPOLL_BATCH];
     int n = epoll_wait(prov->epfd, ready, EPOLL_BATCH, 0);
     for (int i = 0; i < n; i++) {
-        struct lieni_ep *ep = ready[i].data.ptr;
-        if (ep) {
-            ep->quiet = 0;
-            ring_put(ep);
+        const struct lieni_ofi_watch *what = ready[i].data.ptr;
+        if (what) {
+            what->ep->quiet = 0;
+            what->ep->look_eq = what->ep->look_eq || what->eq;
+            ring_put(what->ep);
         } else {
             uint64_t count;
             ssize_t rc = read(prov->wakefd, &count, sizeof count);
@@ -335,12 +352,16 @@ unsigned lieni_ofi_poll(struct lieni_prov *prov, struct lieni_event *events, uns
 {
     pthread_mutex_lock(&prov->lock);
     prov->armed = false;
+    unsigned round = prov->ring_size;
     pthread_mutex_unlock(&prov->lock);
-    collect(prov);
+    if (round == 0 || prov->skipped++ >= SKIP_MAX) {
+        prov->skipped = 0;
+        collect(prov);
+    }
     unsigned n = take_handed(prov, events, max);
 
     pthread_mutex_lock(&prov->lock);
-    unsigned round = prov->ring_size;
+    round = prov->ring_size;
     pthread_mutex_unlock(&prov->lock);
     while (round-- > 0 && n < max) {
         struct lieni_ep *ep = ring_take(prov);
@@ -369,8 +390,7 @@ int lieni_ofi_arm(struct lieni_prov *prov)
         struct lieni_ep *ep = ring_take(prov);
         if (!ep)
             break;
-        atomic_store(&ep->touched, false);
-        if (try_sleep(ep) != 0) {
+        if (atomic_load(&ep->touched) || try_sleep(ep) != 0) { // posted to: entries are likely
             ring_put(ep);
             return LIEN_EAGAIN;
         }
