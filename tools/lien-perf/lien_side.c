@@ -165,16 +165,19 @@ static int lien_serve(const struct side *side, int in, int out)
     enum variant variant = (enum variant)side->variant;
     struct server server = {0};
     lien_listener *listener = NULL;
+    lien_conn_opts conn;
+    lien_conn_opts_init(&conn);
     lien_listener_opts opts;
     lien_listener_opts_init(&opts);
-    opts.conn.flags = variant == INLINE ? LIEN_INLINE : 0;
-    opts.conn.on_message = echo;
+    conn.flags = variant == INLINE ? LIEN_INLINE : 0;
+    conn.on_message = echo;
     opts.arg = &server;
     opts.on_accept = accepted;
     int status = open_ctx(variant, PERF_SOURCE, &server.ctx, &server.pool);
     if (status == 0)
         status = open_source(&server);
     if (status == 0) {
+    opts.conn = &conn;
         status = lien_listener_open(server.ctx, "127.0.0.1:0", &opts, &listener);
         status = status == 0 ? say_where(listener, out) : failed("lien_listener_open", status);
     }
