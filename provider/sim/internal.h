@@ -208,6 +208,7 @@ struct sim_span; // shadow.c
 struct lieni_sim_world {
     struct lieni_sim_config config;
     uint64_t seed, now, seq;
+    uint64_t early_seq; // goes down: of events that come before all others of their time
     struct sim_rng rng, driver;
     struct sim_event **heap;
     size_t n_heap, cap_heap;

@@ -350,9 +350,11 @@ void lieni_sim_thaw_node(struct lieni_sim_world *world, unsigned node)
     struct sim_node *n = &world->nodes[node];
     sim_note(world, "thaw", n, n->n_held, 0, 0);
     n->frozen = false;
+    // Before whatever else is due now: what an earlier thaw brought back and has not happened yet comes behind them.
+    world->early_seq -= n->n_held;
     for (size_t i = 0; i < n->n_held; i++) {
         n->held[i]->at = world->now;
-        n->held[i]->seq = ++world->seq;
+        n->held[i]->seq = world->early_seq + i;
         heap_push(world, n->held[i]);
     }
     n->n_held = 0;
@@ -459,6 +461,8 @@ struct lieni_sim_world *lieni_sim_world_new(uint64_t seed, const struct lieni_si
     struct lieni_sim_world *world = calloc(1, sizeof *world);
     if (!world)
         return NULL;
+    world->early_seq = UINT64_C(1) << 62;
+    world->seq = world->early_seq;
     world->nodes = calloc(config->nodes, sizeof *world->nodes);
     if (!world->nodes) {
         free(world);
