@@ -404,9 +404,9 @@ int lien_conn_close_wait(lien_conn **slot, uint32_t timeout_ms)
     conn->no_closed = true;
     lieni_conn_ref(conn); // to look at it afterwards
     lieni_conn_close_handle(conn);
-    uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms ? timeout_ms : LIEN_FOREVER);
+    uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
     while (!conn->closed_done && rc == 0)
-        rc = lieni_ctx_wait_locked(ctx, deadline);
+        rc = timeout_ms == 0 ? LIEN_ETIMEDOUT : lieni_ctx_wait_locked(ctx, deadline);
     if (conn->closed_done)
         rc = conn->lost ? LIEN_EQUARANTINED : 0;
     lieni_conn_unref(conn);

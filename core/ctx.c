@@ -28,9 +28,14 @@ static void ctx_free(lien_ctx *ctx);
 
 void lieni_ctx_flush_log(lien_ctx *ctx)
 {
-    // Not here: the user's function may block, and this may be the progress thread.
-    if (ctx->strand && lieni_log_pending(ctx->log))
+    if (!ctx->strand || !lieni_log_pending(ctx->log))
+        return;
+    // The user's function may block, so the progress thread leaves it to another. A caller of ours hears why a call failed before the call returns.
+    if (lieni_progress_thread(ctx) ||
+        lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         lieni_strand_post(ctx->strand, &ctx->log_task);
+    else
+        lieni_log_flush(ctx->log);
 }
 
 void lieni_ctx_unlock(lien_ctx *ctx)

@@ -84,7 +84,7 @@ struct lien_ctx {
 // The state lock. Unlocking wakes progress if a timer was set earlier than it sleeps for.
 void lieni_ctx_lock(lien_ctx *ctx);
 void lieni_ctx_unlock(lien_ctx *ctx);
-// Hands pending log lines to a dispatch thread. Any thread, no lock needed.
+// Hands pending log lines on: here, or by a dispatch thread if this is the progress thread. No lock held.
 void lieni_ctx_flush_log(lien_ctx *ctx);
 uint64_t lieni_ctx_now(const lien_ctx *ctx);
 // Something that a _wait function may wait for changed. Under the lock.
@@ -120,6 +120,8 @@ int lieni_progress_arm(lien_ctx *ctx);
 unsigned lieni_progress_bury(lien_ctx *ctx);
 // Sets the descriptor's timer; under the lock.
 void lieni_progress_set_timer(lien_ctx *ctx, uint64_t when);
+// Whether the calling thread is the ctx's progress thread.
+bool lieni_progress_thread(const lien_ctx *ctx);
 // Whether the calling thread is inside a pass of this ctx.
 bool lieni_progress_here(const lien_ctx *ctx);
 

@@ -142,6 +142,13 @@ static unsigned look(const lien_ctx *ctx, int timeout_ms)
 
 static _Thread_local const lien_ctx *in_pass;
 
+static _Thread_local const lien_ctx *thread_of;
+
+bool lieni_progress_thread(const lien_ctx *ctx)
+{
+    return thread_of == ctx;
+}
+
 bool lieni_progress_here(const lien_ctx *ctx)
 {
     return in_pass == ctx;
@@ -228,6 +235,7 @@ int lieni_progress_arm(lien_ctx *ctx)
 static void *run(void *arg)
 {
     lien_ctx *ctx = arg;
+    thread_of = ctx;
     unsigned ready = READY_ALL, busy = 0;
     while (!atomic_load(&ctx->stop)) {
         pthread_mutex_lock(&ctx->turn);

@@ -5,7 +5,8 @@
 // Reading this header:
 //  - Every function returns 0 or a negative LIEN_E... code (lien/errors.h) unless it says otherwise. Outputs are written only on success.
 //  - "Blocks": only functions whose name ends in _wait block. Every such twin answers LIEN_EDEADLK where it could never return: inside a
-//    LIEN_INLINE callback, and inside a callback run by lien_ctx_progress().
+//    LIEN_INLINE callback, and inside a callback run by lien_ctx_progress(); a twin that need not wait may answer there all the same.
+//    lien_conn_close_wait() and lien_ctx_close() wait for callbacks and answer LIEN_EDEADLK inside any callback of the ctx.
 //  - Threads: every function may be called from any thread, also from callbacks, unless it says otherwise. Callbacks run on dispatch threads
 //    (or inside lien_ctx_progress() of an app-driven ctx), one at a time and in order for each connection; never under a lock of ours.
 //  - Operations with memory have two events. *done*: the result is known. *released*: the memory is yours again. on_done runs exactly once, then
@@ -14,7 +15,8 @@
 //  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults. A size that no
 //    version has is LIEN_EINVAL; a field set that this library does not know yet is LIEN_ENOTSUP; an unknown flag is LIEN_EINVAL.
 //  - A NULL pointer where an object, an output or bytes are needed is LIEN_EINVAL, and so is an object of another ctx. What is refused changes nothing.
-//  - Times are milliseconds. A timeout of 0 means the default named at the field; LIEN_FOREVER waits without limit where that is allowed.
+//  - Times are milliseconds. As an argument of a _wait function 0 asks without waiting; in an
+//    options struct it means the default named at the field. LIEN_FOREVER waits without limit.
 // Since 0.1, all of it.
 
 #ifndef LIEN_LIEN_H
@@ -113,7 +115,7 @@ LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
 
 // Closes listeners, connections and pools that are still open, waits for their end (bounded by option drain_ms each), and frees the ctx. Stores NULL.
 // Memory in quarantine whose provider gives no proof stays mapped until the process ends; the log counts it. Handles of the
-// ctx are invalid afterwards, except lien_buf and lien_msg held by the application, which stay readable until freed.
+// ctx are invalid afterwards (close grants and reads before), except lien_buf and lien_msg held by the application, which stay readable until freed.
 // Blocks. LIEN_EDEADLK: called from a callback of this ctx.
 LIEN_API int lien_ctx_close(lien_ctx **ctx);
 
@@ -224,7 +226,7 @@ typedef struct lien_mem_opts {
     size_t size;
     void (*on_released)(
         void *arg,
-        int status); // the memory is the application's again (0), or never (LIEN_EQUARANTINED, then once more never)
+        int status); // the memory is the application's again (0), or never (LIEN_EQUARANTINED)
     void *arg;
 } lien_mem_opts;
 
@@ -313,11 +315,12 @@ typedef struct lien_conn_info {
     char peer[96]; // bootstrap address of the peer
     lien_path path;
     bool open;
-    bool ep_end_proves;       // evidence class, design.md 5 (b)
-    bool domain_end_proves;   // (c)
-    uint32_t eager_max;       // bytes of the largest lien_send()
-    uint64_t message_max;     // bytes of the largest body the peer takes
-    uint32_t message_credits; // messages that can leave now
+    bool ep_end_proves;     // evidence class, design.md 5 (b)
+    bool domain_end_proves; // (c)
+    uint32_t eager_max;     // bytes of the largest lien_send()
+    uint64_t message_max;   // bytes of the largest body the peer takes
+    uint32_t
+        message_credits; // messages the peer has room for; fewer may be able to leave at this moment
     uint32_t control_credits;
     uint32_t reads_outstanding;
     uint64_t read_bytes_outstanding;
@@ -422,7 +425,7 @@ LIEN_API int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n,
                              const lien_grant_opts *opts, lien_token *token, lien_grant **grant);
 // Asks the peer to release. The grant ends as any other; a peer that owes its release past option release_ms loses the connection. Again: no effect.
 LIEN_API int lien_grant_revoke(lien_grant *grant);
-// Waits for released: 0, LIEN_EQUARANTINED, LIEN_ETIMEDOUT. Timeout 0 asks.
+// Waits for released: 0, LIEN_EQUARANTINED, LIEN_ETIMEDOUT. Timeout 0 asks. 0 says that the buffers are yours again, not that the peer read them.
 LIEN_API int lien_grant_wait(lien_grant *grant, uint32_t timeout_ms);
 // Revokes, if it still holds, and gives up the handle; stores NULL. on_released still runs.
 LIEN_API int lien_grant_close(lien_grant **grant);
