@@ -362,6 +362,16 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
     case LIENI_FRAME_BEAT:
         conn->link.alive_due = true; // sent by the pump that follows every frame
         break;
+    case LIENI_FRAME_CALL:
+    case LIENI_FRAME_REPLY:
+    case LIENI_FRAME_CANCEL:
+    case LIENI_FRAME_PROBE:
+    case LIENI_FRAME_ANSWER:
+    case LIENI_FRAME_WRITE:
+    case LIENI_FRAME_WRITTEN:
+    case LIENI_FRAME_GOAWAY:
+        rc = LIEN_EPROTO; // this side offers no call credits
+        break;
     case LIENI_FRAME_MSG:
     case LIENI_FRAME_CREDIT:
     case LIENI_FRAME_ALIVE:
