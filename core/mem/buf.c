@@ -375,6 +375,7 @@ void lieni_buf_lose(lien_buf *buf, struct lieni_domain *domain)
 void lieni_mem_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain, bool proven)
 {
     lieni_mem_assert_locked(root);
+    lieni_pins_domain_ended(root, domain, proven);
     lieni_regions_domain_ended(root, domain, proven);
     // Going home can free other buffers' waiters into lending again, but adds no loss to a domain that is gone.
     struct lieni_node ended;
