@@ -15,7 +15,8 @@
 #define TO(state) (1u << (state))
 
 static const unsigned may_enter[] = {
-    [LIENI_CALL_RUNNING] = TO(LIENI_CALL_ENDED) | TO(LIENI_CALL_OVER),
+    [LIENI_CALL_RUNNING] = TO(LIENI_CALL_FETCHING) | TO(LIENI_CALL_ENDED) | TO(LIENI_CALL_OVER),
+    [LIENI_CALL_FETCHING] = TO(LIENI_CALL_OVER),
     [LIENI_CALL_ENDED] = TO(LIENI_CALL_OVER),
     [LIENI_CALL_OVER] = 0,
 };
@@ -128,10 +129,16 @@ static void post(struct lien_call *call, struct lieni_task *task)
     lieni_strand_post(call->conn->strand, task);
 }
 
-// Both spaces are settled.
+// Whether its application waits for the result.
+static bool is_live(const struct lien_call *call)
+{
+    return call->state == LIENI_CALL_RUNNING || call->state == LIENI_CALL_FETCHING;
+}
+
+// Both spaces and the arguments' body are settled.
 static void released(struct lien_call *call)
 {
-    if (call->released || call->space)
+    if (call->released || call->space || call->args || is_live(call))
         return;
     call->released = true;
     lieni_ctx_changed(call->conn->ctx);
@@ -169,6 +176,9 @@ static void end(struct lien_call *call, int status, lien_msg *reply)
     end_borrow(call);
     if (call->on_done)
         post(call, &call->done_task);
+    if (call->reply_buf)
+        lieni_buf_free_locked(call->reply_buf);
+    call->reply_buf = NULL;
     seal(call);
     released(call);
     lieni_ctx_changed(conn->ctx);
@@ -178,6 +188,12 @@ static void end(struct lien_call *call, int status, lien_msg *reply)
 static void give_up(struct lien_call *call, int status)
 {
     struct lien_conn *conn = call->conn;
+    if (call->state == LIENI_CALL_FETCHING) { // its REPLY is here: there is nothing to cancel
+        set_state(call, LIENI_CALL_OVER);
+        lieni_body_stop(&call->body, status);
+        end(call, status, NULL);
+        return;
+    }
     if (call->state != LIENI_CALL_RUNNING)
         return;
     set_state(call, LIENI_CALL_ENDED);
@@ -201,14 +217,53 @@ void lieni_call_write_over(struct lien_call *call, int status)
     if (status == LIEN_EQUARANTINED)
         call->released_status = status;
     // A space that is still lent to the call takes the next write; a sealed one is back, or lost.
-    if (call->state == LIENI_CALL_RUNNING && status != LIEN_EQUARANTINED)
+    if (is_live(call) && status != LIEN_EQUARANTINED)
         return;
     call->space = NULL;
-    if (call->state != LIENI_CALL_RUNNING)
-        released(call);
+    released(call);
 }
 
 // -- Replies --
+
+// The reply's body is here, or never will be.
+static void fetched(struct lieni_body *body, int status)
+{
+    struct lien_call *call = lieni_container(body, struct lien_call, body);
+    lien_msg *reply = call->fetching;
+    call->fetching = NULL;
+    reply->body = body->buf;
+    body->buf = NULL;
+    if (call->state == LIENI_CALL_FETCHING) {
+        set_state(call, LIENI_CALL_OVER);
+        end(call, status ? status : call->reply_status, status ? NULL : reply);
+        reply = status ? reply : NULL;
+    }
+    if (reply)
+        lieni_message_free(reply);
+    lieni_call_unref(call); // the REPLY
+}
+
+// A reply with a body: read it into what was reserved, or release it unread.
+static int fetch(struct lien_call *call, struct lieni_recv_slot *slot,
+                 const struct lieni_frame *frame)
+{
+    struct lien_conn *conn = call->conn;
+    lien_buf *buf = call->reply_buf;
+    call->fetching = lieni_message_reply(conn, slot, frame, lieni_call_slot(frame->call));
+    if (!call->fetching)
+        return LIEN_ENOMEM;
+    conn->calls.slots[lieni_call_slot(frame->call)].call = NULL;
+    lieni_list_remove(&call->cancel_node);
+    set_state(call, LIENI_CALL_FETCHING);
+    call->reply_status = frame->status;
+    call->reply_buf = NULL;
+    call->body.over = fetched;
+    int rc = lieni_body_fetch(&call->body, conn, frame, buf);
+    if (rc == 0)
+        return 0;
+    fetched(&call->body, rc);
+    return rc;
+}
 
 int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
                        const struct lieni_frame *frame)
@@ -220,8 +275,11 @@ int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
         return LIEN_EPROTO;
     bool wanted = call->state == LIENI_CALL_RUNNING && (call->on_done || call->waited);
     lien_msg *reply = NULL;
-    if (frame->n_keys > 0)
-        return LIEN_EPROTO; // no call of ours allows a body
+    if (frame->n_keys > 0 && wanted && call->reply_buf &&
+        frame->total <= lien_buf_len(call->reply_buf))
+        return fetch(call, slot, frame);
+    if (frame->n_keys > 0 && lieni_import_release(conn, frame->name) != 0)
+        return LIEN_EPROTO;
     if (wanted && frame->head_len > 0) {
         reply = lieni_message_reply(conn, slot, frame, index);
         if (!reply)
@@ -231,8 +289,8 @@ int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
     lieni_list_remove(&call->cancel_node);
     bool runs = call->state == LIENI_CALL_RUNNING;
     set_state(call, LIENI_CALL_OVER);
-    if (runs)
-        end(call, frame->status, reply);
+    if (runs) // a body for which nothing was reserved is no success
+        end(call, frame->n_keys > 0 && frame->status == 0 ? LIEN_EMSGSIZE : frame->status, reply);
     if (!reply) {
         lieni_link_reply_freed(conn, slot);
         lieni_call_slot_free(conn, index);
@@ -285,6 +343,13 @@ static void end_calls(struct lien_conn *conn, int status)
     for (struct lieni_node *n = conn->calls.all.next; n != &conn->calls.all; n = next) {
         struct lien_call *call = lieni_container(n, struct lien_call, node);
         next = n->next;
+        if (call->state == LIENI_CALL_FETCHING) {
+            call->refs++;
+            give_up(call, status);
+            next = n->next;
+            lieni_call_unref(call);
+            continue;
+        }
         if (call->state != LIENI_CALL_RUNNING)
             continue;
         set_state(call, LIENI_CALL_ENDED);
@@ -366,6 +431,17 @@ static void grant_over(void *owner, int status)
     lieni_call_unref(call);
 }
 
+// The peer released the arguments' body, or its endpoint's end settled it.
+static void args_over(void *owner, int status)
+{
+    struct lien_call *call = owner;
+    call->args = NULL;
+    if (status != 0)
+        call->released_status = status;
+    released(call);
+    lieni_call_unref(call);
+}
+
 static int check(struct lien_conn *conn, const char *method, const lien_call_opts *opts)
 {
     struct lieni_calls *calls = &conn->calls;
@@ -374,7 +450,8 @@ static int check(struct lien_conn *conn, const char *method, const lien_call_opt
         return rc;
     size_t len = strnlen(method, LIEN_METHOD_MAX + 1);
     if (len == 0 || len > LIEN_METHOD_MAX || opts->timeout_ms == LIEN_FOREVER ||
-        opts->n_read > LIEN_BUFS_MAX || (opts->n_read > 0 && !opts->read) ||
+        opts->n_read > LIEN_BUFS_MAX || opts->n_body > LIEN_BUFS_MAX ||
+        (opts->n_body > 0 && !opts->body) || (opts->n_read > 0 && !opts->read) ||
         (opts->write && opts->write->ctx != conn->ctx))
         return LIEN_EINVAL;
     if (calls->max == 0)
@@ -421,9 +498,42 @@ static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct 
     return 0;
 }
 
+// The arguments' body is a held grant; memory for a large reply is reserved now, or the reply fails. [R22]
+static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
+                       struct lieni_frame *frame)
+{
+    struct lien_conn *conn = call->conn;
+    uint64_t total = 0;
+    int rc = 0;
+    for (size_t i = 0; i < opts->n_body; i++) {
+        if (!opts->body[i])
+            return LIEN_EINVAL;
+        total += lien_buf_len(opts->body[i]);
+    }
+    if (total > conn->message_max)
+        return LIEN_EMSGSIZE;
+    if (total > 0)
+        rc = lieni_grant_open(conn, opts->body, opts->n_body, 0, frame->keys, &frame->n_keys,
+                              &call->args);
+    if (rc == 0 && call->args) {
+        call->args->over = args_over;
+        call->args->owner = call;
+        call->refs++;
+        frame->name = call->args->name;
+        frame->total = total;
+    }
+    frame->reply_max = opts->reply_max;
+    lien_pool *pool = conn->opts.pool ? conn->opts.pool : conn->ctx->receive_pool;
+    if (rc == 0 && opts->reply_max > 0)
+        rc = lieni_pool_alloc_reserved(pool, opts->reply_max, &call->reply_buf);
+    return rc;
+}
+
 static int lend(struct lien_call *call, const lien_call_opts *opts, struct lieni_frame *frame)
 {
     int rc = lend_read(call, opts, frame);
+    if (rc == 0)
+        rc = lend_bodies(call, opts, frame);
     if (rc != 0 || !opts->write)
         return rc;
     rc = lieni_target_call(opts->write);
@@ -441,6 +551,10 @@ static void undo(struct lien_call *call)
         lieni_buf_unborrow(call->read[--call->n_read]);
     if (call->grant)
         lieni_grant_untold(call->grant);
+    if (call->args)
+        lieni_grant_untold(call->args);
+    if (call->reply_buf)
+        lieni_buf_free_locked(call->reply_buf);
     if (call->space)
         lieni_target_seal(call->space);
     lieni_call_unref(call);
@@ -621,7 +735,7 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
         call->waited = reply != NULL;
         call->refs++;
         lieni_link_pump(conn);
-        while (call->state == LIENI_CALL_RUNNING && rc == 0)
+        while (is_live(call) && rc == 0)
             rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // its own timer ends it
         give_up(call, rc);
         rc = call->status;

@@ -14,6 +14,7 @@
 
 #include <lien/call.h>
 
+#include "core/body.h"
 #include "core/ctx.h"
 #include "core/wire.h"
 
@@ -60,6 +61,7 @@ struct lieni_calls {
 
 enum lieni_call_state {
     LIENI_CALL_RUNNING, // its application holds it. Ends by REPLY, cancel, loss; deadline its own
+    LIENI_CALL_FETCHING, // the REPLY is here, its body is READ. Ends by that, cancel, loss; deadline its own
     LIENI_CALL_ENDED, // done is told; the peer owes the REPLY, as it does till the connection's end
     LIENI_CALL_OVER   // nothing is owed but, perhaps, evidence for its write space
 };
@@ -76,6 +78,11 @@ struct lien_call {
     size_t n_read;
     struct lien_grant *grant; // of the read space, while the peer owes its release
     struct lieni_name read_name;
+    struct lien_grant *args; // of the arguments' body, while the peer owes its release
+    lien_buf *reply_buf;     // reserved for the reply's body
+    struct lieni_body body;  // of the reply, on its way
+    lien_msg *fetching;      // the reply that gets it
+    int reply_status;
     lien_space *space;           // write space, until it is settled
     struct lieni_inwrite *write; // whose READ runs into it
     void (*on_done)(void *arg, int status, lien_msg *reply);
@@ -85,7 +92,8 @@ struct lien_call {
     struct lieni_timer timer;
     bool has_timer, has_handle, waited;
     struct lieni_node node, cancel_node;
-    unsigned refs; // handle; running; REPLY owed; write's READ; tasks; release of the grant
+    unsigned
+        refs; // handle; running; REPLY owed; write's READ; tasks; release of each grant; reply's body
 };
 
 // -- The connection's side of it (call.c) --

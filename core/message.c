@@ -286,6 +286,11 @@ static void msg_free(struct lien_msg *msg)
     lieni_conn_unref(conn);
 }
 
+void lieni_message_free(struct lien_msg *msg)
+{
+    msg_free(msg);
+}
+
 static void run_message(struct lieni_task *task)
 {
     struct lien_msg *msg = lieni_container(task, struct lien_msg, task);

@@ -46,6 +46,8 @@ int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
 // The bytes of a REPLY that came in `slot`, of the call in that slot. NULL: no memory.
 struct lien_msg *lieni_message_reply(struct lien_conn *conn, struct lieni_recv_slot *slot,
                                      const struct lieni_frame *frame, uint32_t call_slot);
+// As lien_msg_free(), with the lock held.
+void lieni_message_free(struct lien_msg *msg);
 // The send of its frame is over.
 void lieni_send_over_wire(struct lieni_send *send, int status);
 // The connection is lost: sends are done with `status`, messages whose bodies are not here are dropped.

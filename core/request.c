@@ -54,6 +54,7 @@ void lieni_request_unref(struct lien_request *request)
         lieni_strand_close(request->strand);
     lieni_list_remove(&request->node);
     conn->ctx->requests--;
+    free(request->reply_body);
     free(request->read);
     free(request->reply);
     free(request);
@@ -84,6 +85,11 @@ static void release_read(struct lien_request *request, int status)
 static void let_go(struct lien_request *request)
 {
     args_free(request);
+    if (request->body.buf && request->conn->ctx->dead)
+        lien_buf_free(&request->body.buf);
+    else if (request->body.buf)
+        lieni_buf_free_locked(request->body.buf);
+    request->body.buf = NULL;
     lieni_request_unref(request); // the application's
 }
 
@@ -100,10 +106,19 @@ static void answer(struct lien_request *request, int status)
     lieni_link_pump(conn);
 }
 
+// The caller has not heard of the reply's body.
+static void forget_body(struct lien_request *request)
+{
+    if (request->reply_grant)
+        lieni_grant_untold(request->reply_grant);
+    request->reply_grant = NULL;
+}
+
 void lieni_request_reply_lost(struct lien_request *request)
 {
     struct lieni_request_slot *slot = &request->conn->calls.peer[lieni_call_slot(request->id)];
     lieni_list_remove(&request->reply_node);
+    forget_body(request);
     if (slot->request != request)
         return;
     slot->request = NULL;
@@ -115,13 +130,21 @@ void lieni_request_reply_pump(struct lien_conn *conn)
     struct lieni_node *n;
     while ((n = lieni_list_first(&conn->calls.replies))) {
         struct lien_request *request = lieni_container(n, struct lien_request, reply_node);
-        const struct lieni_frame frame = {.kind = LIENI_FRAME_REPLY,
-                                          .call = request->id,
-                                          .status = request->reply_status,
-                                          .head = request->reply,
-                                          .head_len = request->reply_len};
+        struct lieni_frame frame = {.kind = LIENI_FRAME_REPLY,
+                                    .call = request->id,
+                                    .status = request->reply_status,
+                                    .head = request->reply,
+                                    .head_len = request->reply_len};
+        const struct lieni_token_data *body = request->reply_body;
+        if (request->reply_grant) {
+            frame.name = body->name;
+            frame.total = body->total;
+            frame.n_keys = body->n_keys;
+            memcpy(frame.keys, body->keys, body->n_keys * sizeof(frame.keys[0]));
+        }
         if (!lieni_link_reply(conn, &frame))
             return;
+        request->reply_grant = NULL;       // ends by the caller's release
         lieni_request_reply_lost(request); // it is on its way
     }
 }
@@ -131,6 +154,7 @@ static void forget_reply(struct lien_request *request)
     free(request->reply);
     request->reply = NULL;
     request->reply_len = 0;
+    forget_body(request);
 }
 
 static void run_cancel(struct lieni_task *task)
@@ -158,6 +182,7 @@ void lieni_request_cancel(struct lien_request *request, int status, bool tell)
         lieni_timer_clear(&request->conn->ctx->timers, &request->timer);
     lieni_request_give_up(request, LIEN_ECANCELED);
     release_read(request, LIEN_ECANCELED);
+    lieni_body_stop(&request->body, LIEN_ECANCELED);
     forget_reply(request);
     if (was == LIENI_REQUEST_LIVE && request->on_cancel && request->strand) {
         request->refs++;
@@ -220,10 +245,34 @@ static void run_handle(struct lieni_task *task)
     lieni_ctx_unlock(ctx);
 }
 
-static void begin(struct lien_request *request)
+// All of it is here. The handler waits for the application to know the connection.
+static int begin(struct lien_request *request)
 {
-    request->posted = true;
-    lieni_strand_post(request->strand, &request->handle_task);
+    if (request->conn->calls.ready) {
+        request->posted = true;
+        lieni_strand_post(request->strand, &request->handle_task);
+    }
+    return 0;
+}
+
+static void fetched(struct lieni_body *body, int status)
+{
+    struct lien_request *request = lieni_container(body, struct lien_request, body);
+    if (status != 0)
+        lieni_request_cancel(request, status, true);
+    else if (request->state == LIENI_REQUEST_QUEUED)
+        begin(request);
+    lieni_request_unref(request); // the body's
+}
+
+static int fetch(struct lien_request *request, const struct lieni_frame *frame)
+{
+    request->refs++;
+    request->body.over = fetched;
+    int rc = lieni_body_fetch(&request->body, request->conn, frame, NULL);
+    if (rc != 0)
+        lieni_request_unref(request);
+    return rc;
 }
 
 static const lien_method *find(const struct lien_conn *conn, const struct lieni_frame *frame)
@@ -243,8 +292,6 @@ static int refusal(struct lien_request *request, const struct lieni_frame *frame
 {
     struct lien_conn *conn = request->conn;
     request->method = find(conn, frame);
-    if (frame->n_keys > 0)
-        return LIEN_EMSGSIZE; // arguments are inline only
     if (!request->method)
         return LIEN_ENOTFOUND;
     if (conn->state != LIENI_CONN_OPEN || (!conn->has_handle && !conn->listener))
@@ -260,11 +307,7 @@ static int open_spaces(struct lien_request *request, const struct lieni_frame *f
     struct lien_conn *conn = request->conn;
     int rc = 0;
     request->space_len = frame->space_len;
-    if (frame->n_keys > 0) { // released unread
-        rc = lieni_import_release(conn, frame->name);
-        if (rc != 0)
-            return rc;
-    }
+    request->reply_max = frame->reply_max;
     if (frame->n_read_keys == 0)
         return 0;
     request->read = calloc(1, sizeof(*request->read));
@@ -325,20 +368,20 @@ int lieni_request_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
         return LIEN_ENOMEM;
     s->gen++;
     s->request = request;
-    int rc = open_spaces(request, frame);
+    int refused = 0, rc = open_spaces(request, frame);
     if (rc != 0) { // the connection ends, and with it the request
         lieni_request_cancel(request, rc, false);
         return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
     }
     rc = refusal(request, frame);
     if (rc != 0) {
+        if (frame->n_keys > 0) // released unread
+            refused = lieni_import_release(conn, frame->name);
         lieni_request_cancel(request, rc, true);
-        return 0;
+        return refused == LIEN_ESTALE ? LIEN_EPROTO : refused;
     }
     lieni_timer_set(&conn->ctx->timers, &request->timer, request->deadline);
-    if (conn->calls.ready)
-        begin(request);
-    return 0;
+    return frame->n_keys > 0 ? fetch(request, frame) : begin(request);
 }
 
 void lieni_requests_ready(struct lien_conn *conn)
@@ -347,7 +390,7 @@ void lieni_requests_ready(struct lien_conn *conn)
     for (struct lieni_node *n = conn->calls.requests.next; n != &conn->calls.requests;
          n = n->next) {
         struct lien_request *request = lieni_container(n, struct lien_request, node);
-        if (request->state == LIENI_REQUEST_QUEUED && !request->posted)
+        if (request->state == LIENI_REQUEST_QUEUED && !request->posted && !request->body.token)
             begin(request);
     }
 }
@@ -395,7 +438,43 @@ static int reply(struct lien_request *request, int status, const void *data, siz
     return 0;
 }
 
+// The body becomes a held grant, and its buffers are freed by its release.
+static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
+{
+    uint64_t total = 0;
+    if (n > LIEN_BUFS_MAX || (n > 0 && !bufs))
+        return LIEN_EINVAL;
+    for (size_t i = 0; i < n; i++) {
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem))
+            return LIEN_EINVAL;
+        total += lien_buf_len(bufs[i]);
+    }
+    if (total > request->reply_max)
+        return LIEN_EMSGSIZE;
+    if (total == 0 || request->state != LIENI_REQUEST_LIVE)
+        return 0;
+    struct lieni_token_data *body = calloc(1, sizeof(*body));
+    if (!body)
+        return LIEN_ENOMEM;
+    int rc = lieni_grant_open(request->conn, bufs, n, 0, body->keys, &body->n_keys,
+                              &request->reply_grant);
+    if (rc != 0) {
+        free(body);
+        return rc;
+    }
+    body->name = request->reply_grant->name;
+    body->total = total;
+    request->reply_body = body;
+    return 0;
+}
+
 int lien_request_reply(lien_request **slot, int status, const void *data, size_t len)
+{
+    return lien_request_reply_body(slot, status, data, len, NULL, 0);
+}
+
+int lien_request_reply_body(lien_request **slot, int status, const void *data, size_t len,
+                            lien_buf **bufs, size_t n)
 {
     if (!slot || !*slot || (len > 0 && !data) || status > 0)
         return LIEN_EINVAL;
@@ -403,8 +482,16 @@ int lien_request_reply(lien_request **slot, int status, const void *data, size_t
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
     int rc = reply(request, status, data, len);
+    if (rc == 0 && n > 0)
+        rc = reply_body(request, bufs, n);
+    if (rc != 0 && request->state == LIENI_REQUEST_LIVE)
+        forget_reply(request);
     if (rc == 0) {
         *slot = NULL;
+        for (size_t i = 0; i < n; i++) {
+            lieni_buf_free_locked(bufs[i]); // when it is released
+            bufs[i] = NULL;
+        }
         finish(request);
     }
     lieni_ctx_unlock(ctx);
@@ -433,6 +520,22 @@ int lien_request_args(const lien_request *request, const void **data, size_t *le
         return LIEN_EINVAL;
     *data = request->args;
     *len = request->args_len;
+    return 0;
+}
+
+lien_buf *lien_request_body(lien_request *request)
+{
+    return request ? request->body.buf : NULL;
+}
+
+int lien_request_take_body(lien_request *request, lien_buf **buf)
+{
+    if (!request || !buf)
+        return LIEN_EINVAL;
+    if (!request->body.buf)
+        return LIEN_ENOTFOUND;
+    *buf = request->body.buf;
+    request->body.buf = NULL;
     return 0;
 }
 

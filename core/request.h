@@ -6,6 +6,7 @@
 #ifndef LIENI_REQUEST_H
 #define LIENI_REQUEST_H
 
+#include "core/body.h"
 #include "core/call.h"
 #include "core/conn.h"
 
@@ -29,7 +30,11 @@ struct lien_request {
     uint64_t deadline; // ns
     struct lieni_timer timer;
     bool has_timer;
-    bool posted;                   // its handler's task was
+    bool posted;            // its handler's task was
+    struct lieni_body body; // of the arguments
+    uint64_t reply_max;
+    struct lien_grant *reply_grant; // of the reply's body, until the REPLY is on its way
+    struct lieni_token_data *reply_body;
     struct lieni_token_data *read; // the caller's read space, or NULL
     bool read_released;
     uint64_t space_len;

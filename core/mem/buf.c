@@ -444,6 +444,14 @@ size_t lien_buf_capacity(const lien_buf *buf)
     return buf && alive(buf) ? buf->cap : 0;
 }
 
+void lieni_buf_trim(lien_buf *buf, size_t len)
+{
+    lieni_mem_assert_locked(buf->root);
+    if (state_of(buf) == LIENI_BUF_IDLE && len <= buf->cap) {
+        atomic_store_explicit(&buf->len, len, memory_order_relaxed);
+    }
+}
+
 int lien_buf_set_len(lien_buf *buf, size_t len)
 {
     int rc = check(buf);

@@ -473,3 +473,129 @@ Test(call, closing_ends_calls)
     lien_buf_free(&source);
     world_close(w);
 }
+
+// -- Bodies ------------------------------------------------------------------------------------------------------------------------
+
+struct body_seen {
+    struct seen seen;
+    lien_buf *body;
+};
+
+static void saw_body(void *arg, int status, lien_msg *reply)
+{
+    struct body_seen *b = arg;
+    b->seen.done = true;
+    b->seen.status = status;
+    if (reply) {
+        lien_msg_take_body(reply, &b->body);
+        lien_msg_free(&reply);
+    }
+}
+
+// Arguments and replies of each size: they move as held grants, unchanged; the handler's buffers and the caller's come home.
+Test(call, bodies_of_each_size, .timeout = 60)
+{
+    static const size_t sizes[] = {1, 4095, 65536, 1000001, 16 * MIB};
+    struct lieni_sim_config config;
+    lieni_sim_config_init(&config, LIENI_SIM_TCP);
+    config.chunk = (struct lieni_sim_range){65536, 262144};
+    struct world *w = world_open(3, &config, NULL, &service, NULL);
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct body_seen b = {0};
+        lien_buf *body = buf_new(w, CLIENT, sizes[i], i);
+        lien_call_opts opts = call_to(&b.seen);
+        opts.on_done = saw_body;
+        opts.arg = &b;
+        opts.body = &body;
+        opts.n_body = 1;
+        opts.reply_max = sizes[i];
+        unsigned n = desk.n;
+        cr_assert_eq(lien_call_start(w->conn[CLIENT], "test/desk", "h", 1, &opts, NULL), 0);
+        for (unsigned k = 0; k < 5000 && desk.n == n; k++)
+            run_ms(w, 1);
+        cr_assert_eq(desk.n, n + 1);
+        lien_request *request = desk.request[n % 64];
+        desk.request[n % 64] = NULL;
+        cr_assert(buf_is(lien_request_body(request), i));
+        cr_assert_eq(lien_buf_len(lien_request_body(request)), sizes[i]);
+        lien_buf *answer = buf_new(w, SERVER, sizes[i], 100 + i);
+        lien_buf *too_large[2] = {answer, buf_new(w, SERVER, 1, 0)};
+        cr_assert_eq(lien_request_reply_body(&request, 0, NULL, 0, too_large, 2), LIEN_EMSGSIZE);
+        cr_assert_not_null(too_large[1]);
+        lien_buf_free(&too_large[1]);
+        cr_assert_eq(lien_request_reply_body(&request, 0, NULL, 0, &answer, 1), 0);
+        cr_assert_null(answer);
+        cr_assert(run_until(w, &b.seen.released, 5000));
+        cr_assert_eq(b.seen.status, 0, "%s", lien_errname(b.seen.status));
+        cr_assert_not_null(b.body);
+        cr_assert_eq(lien_buf_len(b.body), sizes[i]);
+        cr_assert(buf_is(b.body, 100 + i));
+        lien_buf_free(&b.body);
+        void *data;
+        cr_assert_eq(lien_buf_mut(body, &data), 0);
+        lien_buf_free(&body);
+    }
+    run_ms(w, 100);
+    nothing_left(w);
+    cr_assert_eq(lieni_mem_bytes_out(w->ctx[SERVER]->mem),
+                 lien_buf_capacity(w->conn[SERVER]->link.slab));
+    world_close(w);
+}
+
+// A call that ends at each moment of a large exchange leaves nothing lent, and tells done once.
+Test(call, bodies_cancelled_at_each_moment, .timeout = 100)
+{
+    struct lieni_sim_config config;
+    lieni_sim_config_init(&config, LIENI_SIM_TCP);
+    config.chunk = (struct lieni_sim_range){16384, 16384};
+    config.chunk_gap = (struct lieni_sim_range){MS, MS};
+    struct world *w = world_open(3, &config, NULL, &service, NULL);
+    unsigned ends[2] = {0, 0};
+    for (unsigned us = 0; us < 25000; us += 500) {
+        struct body_seen b = {0};
+        lien_buf *body = buf_new(w, CLIENT, 100000, 1);
+        lien_call_opts opts = call_to(&b.seen);
+        opts.on_done = saw_body;
+        opts.arg = &b;
+        opts.body = &body;
+        opts.n_body = 1;
+        opts.reply_max = 100000;
+        lien_call *call;
+        unsigned n = desk.n;
+        cr_assert_eq(lien_call_start(w->conn[CLIENT], "test/desk", "h", 1, &opts, &call), 0);
+        uint64_t until = lieni_sim_now(w->sim) + us * UINT64_C(1000);
+        while (lieni_sim_now(w->sim) < until) {
+            progress(w);
+            if (!lieni_sim_step(w->sim, until))
+                lieni_sim_advance(w->sim, until);
+            if (desk.n > n) {
+                lien_buf *answer = buf_new(w, SERVER, 100000, 2);
+                cr_assert_eq(lien_request_reply_body(&desk.request[n % 64], 0, NULL, 0, &answer, 1),
+                             0);
+                n = UINT32_MAX;
+            }
+        }
+        lien_call_close(&call);
+        cr_assert(run_until(w, &b.seen.released, 5000));
+        cr_assert(b.seen.status == 0 || b.seen.status == LIEN_ECANCELED);
+        ends[b.seen.status == 0]++;
+        cr_assert_eq(b.body != NULL, b.seen.status == 0);
+        if (b.body)
+            cr_assert(buf_is(b.body, 2));
+        lien_buf_free(&b.body);
+        void *data;
+        cr_assert_eq(lien_buf_mut(body, &data), 0);
+        lien_buf_free(&body);
+        for (unsigned i = 0; i < 64; i++)
+            lien_request_drop(&desk.request[i]);
+        run_ms(w, 100);
+        nothing_left(w);
+        for (unsigned i = 0; i < 2; i++)
+            cr_assert_eq(lieni_mem_bytes_out(w->ctx[i]->mem),
+                         lien_buf_capacity(w->conn[i]->link.slab), "memory is left on node %u", i);
+    }
+    cr_assert_gt(ends[0], 10);
+    cr_assert_gt(ends[1], 5);
+    cr_assert_not(w->lost[0] || w->lost[1]);
+    world_close(w);
+}

@@ -46,6 +46,9 @@ struct lien_service {
 
 // The arguments; good until the request ends.
 LIEN_API int lien_request_args(const lien_request *request, const void **data, size_t *len);
+// The body of the arguments, which stays the request's, to be freed with it; NULL when there is none. The second moves it out: LIEN_ENOTFOUND: none.
+LIEN_API lien_buf *lien_request_body(lien_request *request);
+LIEN_API int lien_request_take_body(lien_request *request, lien_buf **buf);
 // The method's name as in the service's table.
 LIEN_API const char *lien_request_method(const lien_request *request);
 // Bytes of the caller's read space and write space; 0: none.
@@ -93,6 +96,10 @@ LIEN_API int lien_request_write_wait(lien_request *request, lien_buf *const *buf
 // write of the request. After a cancel the answer is discarded, which is no error. LIEN_ESTATE: a write was given up, so `status` 0 would be a lie. LIEN_EMSGSIZE: above
 // info.eager_max of lien_conn_info(). On error the request stays.
 LIEN_API int lien_request_reply(lien_request **request, int status, const void *data, size_t len);
+// The same with a body of `n` buffers (1 .. LIEN_BUFS_MAX), which the caller READs into the memory it reserved. Moves the buffers and stores NULL in each slot: they are freed when the caller has
+// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. On error nothing is moved.
+LIEN_API int lien_request_reply_body(lien_request **request, int status, const void *data,
+                                     size_t len, lien_buf **bufs, size_t n);
 // Gives it up; the caller gets LIEN_ECANCELED. Stores NULL.
 LIEN_API void lien_request_drop(lien_request **request);
 
@@ -108,9 +115,15 @@ typedef struct lien_call_opts {
         read; // read space, 0 .. LIEN_BUFS_MAX buffers: readable and not writable until the call ends
     size_t n_read;
     lien_space *write; // write space, or NULL; lent until on_released
-    // The call ended. `reply`: the handler's bytes, to be freed with lien_msg_free(); NULL if there are none. LIEN_ENOTFOUND: no such method. LIEN_EOVERLOAD.
+    lien_buf *const *
+        body; // arguments beyond what fits a frame, 0 .. LIEN_BUFS_MAX buffers: readable and not writable until on_released, which waits for the peer's release
+    size_t n_body;
+    size_t
+        reply_max; // bytes of the largest body of a reply. Memory for it is reserved at the start, from the connection's pool; 0: replies have no body
+    // The call ended. `reply`: the handler's bytes, and a body if there is one, to be freed with lien_msg_free(); NULL if there are neither. LIEN_ENOTFOUND: no such method. LIEN_EOVERLOAD.
     void (*on_done)(void *arg, int status, lien_msg *reply);
-    void (*on_released)(void *arg, int status); // both spaces are yours: 0, or LIEN_EQUARANTINED
+    void (*on_released)(void *arg,
+                        int status); // both spaces and the body are yours: 0, or LIEN_EQUARANTINED
     void *arg;
 } lien_call_opts;
 
