@@ -14,8 +14,8 @@ struct lieni_inwrite {
     struct lien_conn *conn;
     uint64_t id; // of the call
     uint32_t write;
-    struct lieni_token_data source;
-    lien_op ops[LIEN_OPS_MAX];
+    struct lieni_token_data *source; // with ops until the READ begins: answers that wait are small
+    lien_op *ops;
     uint32_t n_ops;
     struct lien_call *call; // while the READ runs; a reference
     struct lien_read *read; // a reference
@@ -25,9 +25,18 @@ struct lieni_inwrite {
 
 // -- Answers --
 
+static void forget_plan(struct lieni_inwrite *w)
+{
+    free(w->source);
+    free(w->ops);
+    w->source = NULL;
+    w->ops = NULL;
+}
+
 static void answer(struct lieni_inwrite *w, int status)
 {
     struct lien_conn *conn = w->conn;
+    forget_plan(w);
     w->status = status;
     lieni_list_append(&conn->calls.written, &w->node);
     lieni_link_pump(conn);
@@ -95,7 +104,7 @@ static int plan(struct lieni_inwrite *w, struct lien_read **go)
         return LIEN_EBUSY;
     const lien_read_opts opts = {
         .size = sizeof(opts), .flags = LIEN_RELEASE, .ops = w->ops, .n_ops = w->n_ops};
-    int rc = lieni_read_new(conn, &w->source, call->space, &opts, go);
+    int rc = lieni_read_new(conn, w->source, call->space, &opts, go);
     if (rc != 0)
         return rc;
     w->read = *go;
@@ -113,10 +122,11 @@ static void run(struct lieni_inwrite *w)
     struct lien_read *read;
     int rc = plan(w, &read);
     if (rc == 0) {
+        forget_plan(w);
         lieni_read_go(read);
         return;
     }
-    lieni_import_release(w->conn, w->source.name);
+    lieni_import_release(w->conn, w->source->name);
     answer(w, rc);
 }
 
@@ -129,7 +139,8 @@ void lieni_call_assembly_drop(struct lien_conn *conn, const uint64_t *call)
         return;
     conn->calls.assembly = NULL;
     if (lieni_conn_usable(conn) == 0)
-        lieni_import_release(conn, w->source.name);
+        lieni_import_release(conn, w->source->name);
+    forget_plan(w);
     free(w);
 }
 
@@ -137,20 +148,25 @@ static int begin(struct lien_conn *conn, const struct lieni_frame *frame)
 {
     lieni_call_assembly_drop(conn, NULL);
     struct lieni_inwrite *w = calloc(1, sizeof(*w));
-    if (!w)
+    if (w)
+        w->source = calloc(1, sizeof(*w->source));
+    if (!w || !w->source) {
+        free(w);
         return LIEN_ENOMEM;
+    }
     w->conn = conn;
     w->id = frame->call;
     w->write = frame->write;
-    w->source = (struct lieni_token_data){.kind = LIENI_TOKEN_HELD,
-                                          .conn = conn->id,
-                                          .name = frame->name,
-                                          .total = frame->total,
-                                          .n_keys = frame->n_keys};
-    memcpy(w->source.keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
+    *w->source = (struct lieni_token_data){.kind = LIENI_TOKEN_HELD,
+                                           .conn = conn->id,
+                                           .name = frame->name,
+                                           .total = frame->total,
+                                           .n_keys = frame->n_keys};
+    memcpy(w->source->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
     lieni_list_init(&w->node);
     int rc = lieni_import_open(conn, frame->name); // its release is owed from now on
     if (rc != 0) {
+        forget_plan(w);
         free(w);
         return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
     }
@@ -167,6 +183,10 @@ int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *f
     if (!w || w->id != frame->call || w->write != frame->write ||
         frame->n_ops > LIEN_OPS_MAX - w->n_ops)
         return LIEN_EPROTO;
+    lien_op *ops = realloc(w->ops, (w->n_ops + frame->n_ops) * sizeof(*ops));
+    if (!ops)
+        return LIEN_ENOMEM;
+    w->ops = ops;
     for (uint32_t i = 0; i < frame->n_ops; i++)
         lieni_op_load(frame->ops + i * LIENI_OP_SIZE, &w->ops[w->n_ops++]);
     if (frame->last) {

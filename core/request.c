@@ -298,8 +298,11 @@ static int refusal(struct lien_request *request, const struct lieni_frame *frame
         return LIEN_ECLOSED;
     if (conn->calls.goaway || conn->ctx->requests > conn->ctx->options.requests_max)
         return LIEN_EOVERLOAD;
-    return lieni_strand_open(conn->ctx->dispatch, (request->method->flags & LIEN_INLINE) != 0,
-                             &request->strand);
+    int rc = lieni_strand_open(conn->ctx->dispatch, (request->method->flags & LIEN_INLINE) != 0,
+                               &request->strand);
+    if (rc == 0)
+        lieni_strand_conn(request->strand, conn->id);
+    return rc;
 }
 
 static int open_spaces(struct lien_request *request, const struct lieni_frame *frame)

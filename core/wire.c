@@ -303,8 +303,8 @@ static int decode_call(const uint8_t *bytes, size_t len, const struct lieni_wire
         return malformed(why, "CALL keys and method are above what the frame's length holds");
     if (at[CALL_ZERO] != 0)
         return malformed(why, "CALL reserved byte is not 0");
-    if (lieni_get32(at + CALL_DEADLINE) == 0)
-        return malformed(why, "CALL deadline is 0");
+    if (lieni_get32(at + CALL_DEADLINE) == 0 || lieni_get32(at + CALL_DEADLINE) == UINT32_MAX)
+        return malformed(why, "CALL deadline is 0 or without end");
     const uint8_t *method = read_keys + n_read * LIENI_KEY_SIZE;
     if (memchr(method, 0, method_len) != NULL)
         return malformed(why, "CALL method has a NUL");

@@ -508,6 +508,7 @@ Test(frame, calls_are_checked)
         {0, 16, 8, UINT64_C(1) << 49, "call generation"},
         {0, 16, 8, 1u << 17 | 1, "wrong side"},
         {0, 24, 4, 0, "deadline is 0"},
+        {0, 24, 4, UINT32_MAX, "without end"},
         {0, 28, 1, 0, "method is empty"},
         {0, 28, 1, 255, "above what the frame"},
         {0, 29, 1, 65, "above 64"},
