@@ -129,7 +129,10 @@ static void serve(int out, int in)
     lien_listener_opts opts;
     open_ctx();
     lien_listener_opts_init(&opts);
-    opts.conn.service = &server_service;
+    lien_conn_opts conn_opts;
+    lien_conn_opts_init(&conn_opts);
+    conn_opts.service = &server_service;
+    opts.conn = &conn_opts;
     CHECK_RC(lien_listener_open(ctx, "127.0.0.1:0", &opts, &listener), 0);
     CHECK_RC(lien_listener_address(listener, address, sizeof(address)), 0);
     CHECK(write(out, address, sizeof(address)) == sizeof(address));

@@ -130,10 +130,13 @@ static inline struct world *world_open(uint64_t seed, const struct lieni_sim_con
     }
     lien_listener_opts lo;
     lien_listener_opts_init(&lo);
+    lien_conn_opts served;
+    lien_conn_opts_init(&served);
+    served.on_lost = lost;
+    served.service = server;
     lo.arg = w;
     lo.on_accept = accepted;
-    lo.conn.on_lost = lost;
-    lo.conn.service = server;
+    lo.conn = &served;
     cr_assert_eq(lien_listener_open(w->ctx[SERVER], "*:0", &lo, &w->listener), 0);
     char bound[96], address[96];
     cr_assert_eq(lien_listener_address(w->listener, bound, sizeof(bound)), 0);
