@@ -10,6 +10,7 @@
 #include "core/listener.h"
 #include "core/message.h"
 #include "core/read.h"
+#include "core/request.h"
 
 #define TO(state) (1u << (state))
 
@@ -95,6 +96,9 @@ static void run_open(struct lieni_task *task)
     struct lien_conn *conn = lieni_container(task, struct lien_conn, open_task);
     if (listening(conn) && conn->opts.on_open)
         conn->opts.on_open(conn, conn->was_open ? 0 : conn->status, conn->opts.arg);
+    lieni_ctx_lock(conn->ctx);
+    lieni_requests_ready(conn);
+    lieni_ctx_unlock(conn->ctx);
     task_over(conn);
 }
 
@@ -208,6 +212,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->read_turn);
     lieni_list_init(&conn->sends);
     lieni_list_init(&conn->inbox);
+    lieni_calls_init(&conn->calls);
     conn->open_task.run = run_open;
     conn->lost_task.run = run_lost;
     conn->writable_task.run = run_writable;
@@ -272,6 +277,7 @@ void lieni_conn_free(struct lien_conn *conn)
         lieni_strand_close(conn->strand);
     free(conn->grants.slots);
     free(conn->imports.slots);
+    lieni_calls_free(&conn->calls);
     free(conn);
 }
 

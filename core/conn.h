@@ -9,6 +9,7 @@
 #ifndef LIENI_CONN_H
 #define LIENI_CONN_H
 
+#include "core/call.h"
 #include "core/ctx.h"
 #include "core/evidence.h"
 #include "core/grant.h"
@@ -92,6 +93,8 @@ struct lien_conn {
     uint64_t read_bytes;
     struct lieni_timer watchdog;
     uint64_t last_read; // a READ was posted to an idle connection, or completed
+
+    struct lieni_calls calls;
 
     struct lieni_node sends;
     struct lieni_node inbox;

@@ -8,6 +8,7 @@
 
 #include "core/conn.h"
 #include "core/listener.h"
+#include "core/request.h"
 
 static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
 {
@@ -21,6 +22,7 @@ static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
                                   .frame_max = (uint32_t)o->frame_max,
                                   .message_credits = (uint16_t)o->message_credits,
                                   .control_credits = (uint16_t)o->control_credits,
+                                  .call_credits = (uint16_t)o->call_credits,
                                   .message_max = conn->body_max,
                                   .grants_max = (uint32_t)o->grants_conn,
                                   .dead_ms = o->heartbeat_ms ? (uint32_t)o->dead_ms : 0};
@@ -128,12 +130,17 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
         conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
     if (conn->hs->peer.read_depth && conn->hs->peer.read_depth < conn->reads_max)
         conn->reads_max = conn->hs->peer.read_depth;
-    uint32_t posts = conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
+    uint32_t calls = conn->hs->local.call_credits < conn->hs->peer.call_credits
+                         ? conn->hs->local.call_credits
+                         : conn->hs->peer.call_credits;
+    uint32_t posts = calls + conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
                      conn->reads_max;
     if (posts > slot->ops->traits->posts_max)
         rc = LIEN_ELIMIT;
     if (rc == 0)
         rc = lieni_wrs_open(&conn->wrs, posts, conn->id);
+    if (rc == 0)
+        rc = lieni_calls_open(conn, calls, conn->hs->server);
     if (rc == 0)
         rc = lieni_link_open(conn, recvs);
     if (rc != 0) {
@@ -390,6 +397,8 @@ void lieni_conn_on_up(struct lien_conn *conn)
         lieni_listener_opened(conn->listener, conn);
     else if (conn->has_handle && !conn->quiet)
         lieni_conn_post(conn, &conn->open_task);
+    else if (conn->has_handle)
+        lieni_requests_ready(conn);
     lieni_ctx_changed(ctx);
     if (conn->stream)
         after_open(conn); // its end may have been read already

@@ -76,6 +76,7 @@ struct lien_ctx {
     uint64_t armed;                  // when timer_fd fires; UINT64_MAX: never
 
     uint64_t held_bytes; // of live grants
+    uint64_t requests;   // not freed
     uint64_t grants_live;
     lien_ctx_stats stats; // plain counters; levels are filled when asked for
     _Atomic uint64_t copied;

@@ -89,7 +89,8 @@ static struct lien_grant *find(const struct lieni_grant_table *t, struct lieni_n
 
 // -- Owner: opening --
 
-static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, uint64_t *bytes)
+static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
+                 uint64_t *bytes)
 {
     const lien_ctx *ctx = conn->ctx;
     *bytes = 0;
@@ -100,6 +101,8 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
             return LIEN_EINVAL;
         *bytes += lien_buf_len(bufs[i]);
     }
+    if (flags & LIENI_GRANT_BORROWED)
+        return 0;
     struct lieni_log_at at = lieni_conn_at(conn, 0);
     if (conn->grants_bytes + *bytes > ctx->options.held_conn_bytes) {
         lieni_log_say(ctx->log, LIEN_LOG_DEBUG, &at, LIEN_ELIMIT,
@@ -118,10 +121,32 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
     return 0;
 }
 
+static bool is_borrowed(const struct lien_grant *grant)
+{
+    return (grant->flags & LIENI_GRANT_BORROWED) != 0;
+}
+
+static uint64_t held_bytes(const struct lien_grant *grant)
+{
+    return is_borrowed(grant) ? 0 : grant->bytes;
+}
+
+// Holds the memory of buffer `i`; unborrow() ends it for the first `n`.
+static int borrow(struct lien_grant *grant, uint32_t i)
+{
+    return is_borrowed(grant) ? lieni_buf_pin(grant->bufs[i], &grant->pins[i])
+                              : lieni_buf_borrow(grant->bufs[i]);
+}
+
 static void unborrow(struct lien_grant *grant, uint32_t n)
 {
-    while (n > 0)
-        lieni_buf_unborrow(grant->bufs[--n]);
+    while (n > 0) {
+        n--;
+        if (is_borrowed(grant))
+            lieni_pin_end(grant->pins[n]);
+        else
+            lieni_buf_unborrow(grant->bufs[n]);
+    }
 }
 
 static int region(struct lien_grant *grant, uint32_t i, struct lieni_region *r)
@@ -171,6 +196,7 @@ static void grant_free(struct lien_grant *grant)
 {
     free(grant->bufs);
     free(grant->own);
+    free(grant->pins);
     free(grant);
 }
 
@@ -182,7 +208,9 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
         return NULL;
     grant->bufs = calloc(n, sizeof(lien_buf *));
     grant->own = flags & LIEN_REVOCABLE ? calloc(n, sizeof(struct lieni_mr *)) : NULL;
+    grant->pins = flags & LIENI_GRANT_BORROWED ? calloc(n, sizeof(struct lieni_pin *)) : NULL;
     if (!grant->bufs || (!grant->own && (flags & LIEN_REVOCABLE)) ||
+        (!grant->pins && (flags & LIENI_GRANT_BORROWED)) ||
         lieni_timer_init(&conn->ctx->timers, &grant->release_timer, release_overdue) != 0) {
         grant_free(grant);
         return NULL;
@@ -202,7 +230,7 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
                      struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **out)
 {
     uint64_t bytes;
-    int rc = check(conn, bufs, n, &bytes);
+    int rc = check(conn, bufs, n, flags, &bytes);
     if (rc != 0)
         return rc;
     struct lien_grant *grant = grant_new(conn, bufs, n, flags);
@@ -210,7 +238,7 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
         return LIEN_ENOMEM;
     uint32_t borrowed = 0;
     while (rc == 0 && borrowed < n) {
-        rc = lieni_buf_borrow(bufs[borrowed]);
+        rc = borrow(grant, borrowed);
         borrowed += rc == 0;
     }
     if (rc == 0)
@@ -231,8 +259,8 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
     lieni_conn_ref(conn);
     lieni_list_append(&conn->live_grants, &grant->node);
     conn->n_grants++;
-    conn->grants_bytes += bytes;
-    conn->ctx->held_bytes += bytes;
+    conn->grants_bytes += held_bytes(grant);
+    conn->ctx->held_bytes += held_bytes(grant);
     conn->ctx->grants_live++;
     *out = grant;
     return 0;
@@ -269,8 +297,8 @@ static void leave(struct lien_grant *grant)
     lieni_list_remove(&grant->revoke_node);
     name_give(&conn->grants, grant->name);
     conn->n_grants--;
-    conn->grants_bytes -= grant->bytes;
-    conn->ctx->held_bytes -= grant->bytes;
+    conn->grants_bytes -= held_bytes(grant);
+    conn->ctx->held_bytes -= held_bytes(grant);
     conn->ctx->grants_live--;
     lieni_ctx_changed(conn->ctx);
     if (grant->over)
@@ -286,10 +314,16 @@ static void lost(struct lien_grant *grant)
 {
     struct lien_conn *conn = grant->conn;
     set_state(grant, LIENI_GRANT_LOST);
-    for (uint32_t i = 0; i < grant->n; i++)
-        lieni_buf_lose(grant->bufs[i], conn->nic->domain);
-    conn->lost = true;
-    conn->lost_bytes += grant->bytes;
+    for (uint32_t i = 0; i < grant->n; i++) {
+        if (is_borrowed(grant))
+            lieni_pin_lose(grant->pins[i], conn->nic->domain);
+        else
+            lieni_buf_lose(grant->bufs[i], conn->nic->domain);
+    }
+    if (!is_borrowed(grant)) {
+        conn->lost = true;
+        conn->lost_bytes += grant->bytes;
+    }
     leave(grant);
 }
 
@@ -302,6 +336,24 @@ static void over(struct lien_grant *grant)
     set_state(grant, LIENI_GRANT_OVER);
     unborrow(grant, grant->n);
     leave(grant);
+}
+
+void lieni_grant_untold(struct lien_grant *grant)
+{
+    struct lieni_grant_slot *slot = &grant->conn->grants.slots[grant->name.slot];
+    over(grant);
+    slot->gen--; // the peer expects this generation next
+}
+
+void lieni_grant_call_over(struct lien_grant *grant)
+{
+    if (grant->state != LIENI_GRANT_LIVE)
+        return;
+    struct lien_conn *conn = grant->conn;
+    set_state(grant, LIENI_GRANT_ASKED);
+    if (lieni_conn_usable(conn) == 0)
+        lieni_timer_set(&conn->ctx->timers, &grant->release_timer,
+                        lieni_ctx_deadline(conn->ctx, (uint32_t)conn->ctx->options.release_ms));
 }
 
 int lieni_grant_released(struct lien_conn *conn, struct lieni_name name)
@@ -328,8 +380,10 @@ void lieni_grants_end(struct lien_conn *conn, bool proven)
 static void release_overdue(struct lieni_timer *timer)
 {
     struct lien_grant *grant = lieni_container(timer, struct lien_grant, release_timer);
-    lieni_conn_lose(grant->conn, LIEN_EPEERLOST,
-                    "the peer owes the release of a revoked grant for longer than release_ms");
+    lieni_conn_lose(
+        grant->conn, LIEN_EPEERLOST,
+        "the peer owes the release of a revoked grant, or of an ended call's read space, "
+        "for longer than release_ms");
 }
 
 void lieni_grant_revoke(struct lien_grant *grant)

@@ -15,6 +15,10 @@
 #include "core/ctx.h"
 #include "core/wire.h"
 
+// Flag of a read space's grant, kind borrowed: the buffers are lent by the call and may be its owner's again before the release; the grant itself keeps the
+// name, and the memory mapped and registered (pins). It takes none of the budget of held bytes.
+#define LIENI_GRANT_BORROWED (1u << 31)
+
 enum lieni_grant_state {
     LIENI_GRANT_LIVE,  // the peer may read. Ends by release, revoke, or the endpoint's end
     LIENI_GRANT_ASKED, // revoked: the peer was asked to release. Ends by release or the endpoint's end; deadline release_ms
@@ -29,7 +33,8 @@ struct lien_grant {
     unsigned flags;
     uint32_t n;
     lien_buf **bufs;
-    struct lieni_mr **own; // LIEN_REVOCABLE: regions of its own
+    struct lieni_mr **own;   // LIEN_REVOCABLE: regions of its own
+    struct lieni_pin **pins; // LIENI_GRANT_BORROWED: instead of borrows; NULL entries are over
     uint64_t bytes;
     void (*on_released)(void *arg, int status);
     void *arg;
@@ -74,6 +79,10 @@ struct lieni_import_table {
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
                      struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **grant);
 void lieni_grant_revoke(struct lien_grant *grant);
+// A borrowed grant's call ended, and the peer knows or will: the release is due within release_ms.
+void lieni_grant_call_over(struct lien_grant *grant);
+// It was never told to the peer: over at once.
+void lieni_grant_untold(struct lien_grant *grant);
 void lieni_grant_unref(struct lien_grant *grant);
 // The peer released it: LIEN_EPROTO if there is no such grant.
 int lieni_grant_released(struct lien_conn *conn, struct lieni_name name);

@@ -26,6 +26,7 @@ struct lieni_offer {
     uint32_t frame_max;                      // size of this side's receives
     uint16_t message_credits;                // receives this side posts for messages
     uint16_t control_credits;
+    uint16_t call_credits; // receives this side posts for replies to its calls
     uint64_t message_max;
     uint32_t grants_max; // slots of this side's grant table
     uint32_t read_depth; // READs this side's device serves at once, 0 = no limit

@@ -10,8 +10,10 @@
 
 #include "core/conn.h"
 #include "core/message.h"
+#include "core/request.h"
 
 #define SENDS_CONTROL 4u // of them kept for control frames
+#define SENDS_REPLY   1u // likewise, from replies
 #define HEADERS       (LIENI_FRAME_HEADER + LIENI_BODY_HEADER + LIEN_BUFS_MAX * LIENI_KEY_SIZE)
 
 uint32_t lieni_link_head_max(const struct lieni_link *link)
@@ -68,7 +70,7 @@ static int first_receives(struct lien_conn *conn, struct lieni_recv *recvs)
 int lieni_link_open(struct lien_conn *conn, struct lieni_recv **out)
 {
     struct lieni_link *link = &conn->link;
-    link->n_recv = link->message_all + link->control_all;
+    link->n_recv = link->message_all + link->control_all + conn->calls.max;
     link->n_send = LIENI_SENDS_MAX;
     link->fifo_end = &link->fifo;
     link->recvs = calloc(link->n_recv, sizeof(*link->recvs));
@@ -144,12 +146,17 @@ static void queue(struct lieni_link *link, struct lieni_send_slot *slot)
     link->fifo_end = &slot->next;
 }
 
+size_t lieni_link_frame_room(const struct lieni_link *link)
+{
+    return link->frame_max < link->peer_frame_max ? link->frame_max : link->peer_frame_max;
+}
+
 // Encodes a frame into a free slot (there is one) and queues it.
 static int encode(struct lien_conn *conn, const struct lieni_frame *frame, struct lieni_send *owner)
 {
     struct lieni_link *link = &conn->link;
     struct lieni_send_slot *slot = link->send_free;
-    size_t room = link->frame_max < link->peer_frame_max ? link->frame_max : link->peer_frame_max;
+    size_t room = lieni_link_frame_room(link);
     int rc = lieni_frame_encode(frame, slot->bytes, room, &conn->ctx->copied, &slot->len);
     if (rc != 0)
         return rc;
@@ -225,7 +232,7 @@ static bool control_room(const struct lieni_link *link, enum lieni_frame_kind ki
     return link->n_send_free > 0 && link->control_left > (kind == LIENI_FRAME_CREDIT ? 0u : 1u);
 }
 
-static bool send_control(struct lien_conn *conn, struct lieni_frame *frame)
+static bool send_control(struct lien_conn *conn, const struct lieni_frame *frame)
 {
     if (encode(conn, frame, NULL) != 0)
         return false;
@@ -233,10 +240,28 @@ static bool send_control(struct lien_conn *conn, struct lieni_frame *frame)
     return true;
 }
 
+bool lieni_link_control_room(const struct lien_conn *conn)
+{
+    return control_room(&conn->link, LIENI_FRAME_CANCEL); // any but CREDIT
+}
+
+bool lieni_link_control(struct lien_conn *conn, const struct lieni_frame *frame)
+{
+    return lieni_link_control_room(conn) && send_control(conn, frame);
+}
+
+bool lieni_link_reply(struct lien_conn *conn, const struct lieni_frame *frame)
+{
+    return conn->link.n_send_free > SENDS_REPLY && encode(conn, frame, NULL) == 0;
+}
+
 static void names_due(struct lien_conn *conn, enum lieni_frame_kind kind,
                       uint32_t (*take)(struct lien_conn *, struct lieni_name *, uint32_t))
 {
-    struct lieni_frame frame = {.kind = kind};
+    struct lieni_frame frame; // large, and mostly not needed
+    frame.kind = kind;
+    frame.message_credits = frame.control_credits = 0;
+    frame.number = 0;
     while (control_room(&conn->link, kind) &&
            (frame.n_names = take(conn, frame.names, LIENI_NAMES_MAX)) > 0)
         send_control(conn, &frame);
@@ -282,6 +307,7 @@ void lieni_link_pump(struct lien_conn *conn)
     if (can_send(conn)) {
         names_due(conn, LIENI_FRAME_RELEASE, lieni_imports_due);
         names_due(conn, LIENI_FRAME_REVOKE, lieni_grants_revokes_due);
+        lieni_calls_pump(conn);
         simple_due(conn);
     }
     if (!post_waiting(conn) || !can_send(conn))
@@ -293,7 +319,8 @@ void lieni_link_pump(struct lien_conn *conn)
 
 bool lieni_link_quiet(const struct lien_conn *conn)
 {
-    return !conn->link.fifo && !lieni_imports_any_due(conn) && lieni_list_empty(&conn->revokes);
+    return !conn->link.fifo && lieni_calls_quiet(conn) && !lieni_imports_any_due(conn) &&
+           lieni_list_empty(&conn->revokes);
 }
 
 // -- Receiving --
@@ -335,6 +362,12 @@ static void recv_free(struct lien_conn *conn, struct lieni_recv_slot *slot)
     conn->link.repost = slot;
 }
 
+void lieni_link_reply_freed(struct lien_conn *conn, struct lieni_recv_slot *slot)
+{
+    recv_free(conn, slot);
+    repost(conn);
+}
+
 void lieni_link_message_freed(struct lien_conn *conn, struct lieni_recv_slot *slot)
 {
     recv_free(conn, slot);
@@ -362,6 +395,26 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
     case LIENI_FRAME_BEAT:
         conn->link.alive_due = true; // sent by the pump that follows every frame
         break;
+    case LIENI_FRAME_CANCEL:
+        rc = lieni_request_cancel_arrived(conn, frame->call);
+        break;
+    case LIENI_FRAME_PROBE:
+        rc = lieni_probe_arrived(conn, frame);
+        break;
+    case LIENI_FRAME_ANSWER:
+        rc = lieni_probe_answered(conn, frame);
+        break;
+    case LIENI_FRAME_WRITE:
+        rc = lieni_call_write_arrived(conn, frame);
+        break;
+    case LIENI_FRAME_WRITTEN:
+        rc = lieni_request_written(conn, frame);
+        break;
+    case LIENI_FRAME_GOAWAY:
+        conn->calls.peer_goaway = true;
+        break;
+    case LIENI_FRAME_CALL:
+    case LIENI_FRAME_REPLY:
     case LIENI_FRAME_MSG:
     case LIENI_FRAME_CREDIT:
     case LIENI_FRAME_ALIVE:
@@ -370,12 +423,20 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
     return rc;
 }
 
-// Counts a frame against the peer's credits and takes those it gives back.
+// MSG and CALL.
+static bool takes_message_credit(const struct lieni_frame *frame)
+{
+    return frame->kind == LIENI_FRAME_MSG || frame->kind == LIENI_FRAME_CALL;
+}
+
+// Counts a frame against the peer's credits (a REPLY: against its call, later) and takes those it gives back.
 static int account(struct lien_conn *conn, const struct lieni_frame *frame, const char **why)
 {
     struct lieni_link *link = &conn->link;
-    uint32_t *left = frame->kind == LIENI_FRAME_MSG ? &link->peer_message_left
-                                                    : &link->peer_control_left;
+    uint32_t reserved = 1;
+    uint32_t *left = frame->kind == LIENI_FRAME_REPLY ? &reserved
+                     : takes_message_credit(frame)    ? &link->peer_message_left
+                                                      : &link->peer_control_left;
     *why = "a frame without credit";
     if (*left == 0)
         return LIEN_EPROTO;
@@ -401,7 +462,9 @@ static int frame_in(struct lien_conn *conn, struct lieni_recv_slot *slot, size_t
     const struct lieni_wire_limits limits = {.frame_max = link->frame_max,
                                              .message_max = conn->body_max,
                                              .grants_max = conn->imports.max,
-                                             .own_grants_max = conn->grants.max};
+                                             .own_grants_max = conn->grants.max,
+                                             .calls_max = conn->calls.max,
+                                             .side = conn->calls.side};
     int rc = lieni_frame_decode(slot->bytes, len, &limits, &frame, why);
     if (rc == 0)
         rc = account(conn, &frame, why);
@@ -412,7 +475,15 @@ static int frame_in(struct lien_conn *conn, struct lieni_recv_slot *slot, size_t
         rc = lieni_message_arrived(conn, slot, &frame);
         return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
     }
-    *why = "a release or revoke of an unknown grant";
+    if (frame.kind == LIENI_FRAME_CALL) {
+        *why = "a call whose id or grant is not the next one";
+        return lieni_request_arrived(conn, slot, &frame);
+    }
+    if (frame.kind == LIENI_FRAME_REPLY) {
+        *why = "a reply to no call";
+        return lieni_call_replied(conn, slot, &frame);
+    }
+    *why = "a release, revoke, cancel, write or answer of what is unknown";
     rc = control(conn, &frame);
     link->control_owed++;
     recv_free(conn, slot);

@@ -2,8 +2,8 @@
 //
 // The frames of a connection: one slab of registered memory for its receives and sends, credits of two classes, and what is due to be sent.
 //
-// Credits (R22). The receiver posts message_credits + control_credits receives. A message frame costs a message credit, which
-// comes back when the application frees the message; every other frame costs a control credit, which comes back as soon as it is
+// Credits (R22). The receiver posts message_credits + control_credits receives, and one for each call it may have open. A MSG or CALL costs a message credit, which
+// comes back when the application frees the message; a REPLY costs the receive that its call reserved; every other frame costs a control credit, which comes back as soon as it is
 // consumed, and it always is: without the application. Credits ride in the header of every frame; when half of a class is owed,
 // a CREDIT frame carries them. The last control credit is spent on CREDIT frames only, so the return of credits never stalls.
 // A peer that overspends breaks the protocol. Under the state lock.
@@ -71,6 +71,13 @@ int lieni_link_message_room(const struct lieni_link *link);
 // Queues a MSG frame. `owner` hears of its end by lieni_send_over_wire().
 int lieni_link_message(struct lien_conn *conn, const struct lieni_frame *frame,
                        struct lieni_send *owner);
+// Queues a control frame. False: no room now.
+bool lieni_link_control(struct lien_conn *conn, const struct lieni_frame *frame);
+bool lieni_link_control_room(const struct lien_conn *conn);
+// Queues a REPLY, whose receive the peer's call reserved. False: no room now.
+bool lieni_link_reply(struct lien_conn *conn, const struct lieni_frame *frame);
+// Bytes of the largest frame that the peer takes.
+size_t lieni_link_frame_room(const struct lieni_link *link);
 // Sends what is due and possible, and posts what waits. Call after anything that makes something due.
 void lieni_link_pump(struct lien_conn *conn);
 // Nothing waits to be sent.
@@ -79,5 +86,7 @@ bool lieni_link_quiet(const struct lien_conn *conn);
 void lieni_link_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev);
 // A message's receive goes back to work and its credit to the peer.
 void lieni_link_message_freed(struct lien_conn *conn, struct lieni_recv_slot *slot);
+// The receive of a REPLY goes back to work.
+void lieni_link_reply_freed(struct lien_conn *conn, struct lieni_recv_slot *slot);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "core/conn.h"
 #include "core/message.h"
+#include "core/request.h"
 
 void lieni_listener_unref(struct lien_listener *listener)
 {
@@ -73,6 +74,8 @@ static void run_accept(struct lieni_task *task)
     if (refused) {
         conn->no_closed = true;
         lieni_conn_close_handle(conn);
+    } else {
+        lieni_requests_ready(conn);
     }
     lieni_conn_unref(conn);
     lieni_listener_unref(listener);
@@ -229,6 +232,7 @@ int lien_listener_accept_wait(lien_listener *listener, uint32_t timeout_ms, lien
         lieni_listener_unref(listener); // the connection's
         lieni_conn_unref(conn);         // the queue's
         lieni_messages_deliver(conn);
+        lieni_requests_ready(conn);
         *out = conn;
         rc = 0;
     }

@@ -157,8 +157,8 @@ static int frame_out(struct lien_conn *conn, struct lieni_send *send, struct lie
     }
     int rc = lieni_link_message(conn, frame, send);
     if (rc != 0) {
-        if (grant) // never told to the peer: over as if released
-            lieni_grant_released(conn, grant->name);
+        if (grant)
+            lieni_grant_untold(grant);
         return rc;
     }
     if (grant) {
@@ -275,10 +275,20 @@ static void msg_free(struct lien_msg *msg)
     else if (msg->body)
         lieni_buf_free_locked(msg->body);
     free(msg->token);
-    lieni_link_message_freed(conn, msg->slot);
+    if (msg->call_slot) {
+        lieni_link_reply_freed(conn, msg->slot);
+        lieni_call_slot_free(conn, msg->call_slot - 1);
+    } else {
+        lieni_link_message_freed(conn, msg->slot);
+    }
     lieni_link_slab_unref(conn->ctx, &conn->link);
     free(msg);
     lieni_conn_unref(conn);
+}
+
+void lieni_message_free(struct lien_msg *msg)
+{
+    msg_free(msg);
 }
 
 static void run_message(struct lieni_task *task)
@@ -408,6 +418,24 @@ static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
     msg->wait.ready = body_memory;
     lieni_pool_wait_start(pool, &msg->wait);
     return 0;
+}
+
+struct lien_msg *lieni_message_reply(struct lien_conn *conn, struct lieni_recv_slot *slot,
+                                     const struct lieni_frame *frame, uint32_t call_slot)
+{
+    struct lien_msg *msg = calloc(1, sizeof(*msg));
+    if (!msg)
+        return NULL;
+    msg->conn = conn;
+    msg->slot = slot;
+    msg->head = frame->head;
+    msg->head_len = frame->head_len;
+    msg->ready = true;
+    msg->call_slot = call_slot + 1;
+    lieni_conn_ref(conn);
+    conn->link.slab_refs++;
+    lieni_list_init(&msg->node);
+    return msg;
 }
 
 int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,

@@ -37,11 +37,17 @@ struct lien_msg {
     struct lieni_pool_wait wait;
     struct lieni_node node; // conn->inbox, until delivered
     struct lieni_task task;
+    uint32_t call_slot; // of a reply: its call's slot + 1, which it keeps; 0: a message
 };
 
 // A MSG frame came in `slot`. 0, or why the connection must end.
 int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
                           const struct lieni_frame *frame);
+// The bytes of a REPLY that came in `slot`, of the call in that slot. NULL: no memory.
+struct lien_msg *lieni_message_reply(struct lien_conn *conn, struct lieni_recv_slot *slot,
+                                     const struct lieni_frame *frame, uint32_t call_slot);
+// As lien_msg_free(), with the lock held.
+void lieni_message_free(struct lien_msg *msg);
 // The send of its frame is over.
 void lieni_send_over_wire(struct lieni_send *send, int status);
 // The connection is lost: sends are done with `status`, messages whose bodies are not here are dropped.

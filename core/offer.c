@@ -24,6 +24,8 @@ enum {
     AT_DEAD_MS = 60,
     AT_N_PROVIDERS = 64,
     AT_ZERO = 65,
+    AT_CALL_CREDITS = 66,
+    AT_ZERO_2 = 68,
     AT_PROVIDERS = 72
 };
 
@@ -51,6 +53,7 @@ int lieni_offer_encode(const struct lieni_offer *offer, uint8_t *bytes, size_t s
     lieni_put32(bytes + AT_READ_DEPTH, offer->read_depth);
     lieni_put32(bytes + AT_DEAD_MS, offer->dead_ms);
     bytes[AT_N_PROVIDERS] = (uint8_t)offer->n_providers;
+    lieni_put16(bytes + AT_CALL_CREDITS, offer->call_credits);
     for (uint32_t i = 0; i < offer->n_providers; i++) {
         // What follows the name's end in the struct is not the peer's business.
         const char *name = offer->providers[i];
@@ -71,6 +74,8 @@ static const char *wrong_number(const struct lieni_offer *offer)
         return "offer message_credits is not 1..4096";
     if (offer->control_credits < 2 || offer->control_credits > 4096)
         return "offer control_credits is not 2..4096";
+    if (offer->call_credits > LIENI_CALL_SLOTS_MAX)
+        return "offer call_credits is above 4096";
     if (offer->message_max > UINT64_C(1) << 32)
         return "offer message_max is above 4 GiB";
     if (offer->grants_max < 1 || offer->grants_max > 1048576)
@@ -130,7 +135,7 @@ static const char *wrong_layout(const uint8_t *bytes, size_t len)
     // A peer that knows a later version may say more; what, is that version's matter.
     if (len > known && lieni_get16(bytes + AT_VERSION_MAX) <= LIENI_WIRE_VERSION)
         return "bytes after the offer's last provider";
-    if (!lieni_all_zero(bytes + AT_ZERO, AT_PROVIDERS - AT_ZERO))
+    if (bytes[AT_ZERO] != 0 || !lieni_all_zero(bytes + AT_ZERO_2, AT_PROVIDERS - AT_ZERO_2))
         return "offer reserved bytes are not 0";
     return wrong_names(bytes + AT_PROVIDERS, n);
 }
@@ -150,6 +155,7 @@ int lieni_offer_decode(const uint8_t *bytes, size_t len, struct lieni_offer *off
         .frame_max = lieni_get32(bytes + AT_FRAME_MAX),
         .message_credits = lieni_get16(bytes + AT_MESSAGE_CREDITS),
         .control_credits = lieni_get16(bytes + AT_CONTROL_CREDITS),
+        .call_credits = lieni_get16(bytes + AT_CALL_CREDITS),
         .message_max = lieni_get64(bytes + AT_MESSAGE_MAX),
         .grants_max = lieni_get32(bytes + AT_GRANTS_MAX),
         .read_depth = lieni_get32(bytes + AT_READ_DEPTH),

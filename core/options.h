@@ -44,6 +44,11 @@
       "Messages a peer may have sent that are not freed yet")                                      \
     X(control_credits, UINT, "32", 8, 4096, "frames",                                              \
       "Control frames a peer may have sent that are not consumed yet")                             \
+    X(call_credits, UINT, "32", 0, 4096, "calls",                                                  \
+      "Open calls of one side of a connection; the smaller value of both peers holds; 0: none")    \
+    X(call_ms, UINT, "30000", 1, 3600000, "ms", "Deadline of a call that names none")              \
+    X(requests_max, UINT, "4096", 1, 1048576, "requests",                                          \
+      "Requests that handlers may have at once; more calls are answered with LIEN_EOVERLOAD")      \
     X(message_max, UINT, "4G", 0, 4294967296, "bytes", "Largest body of a message that is taken")  \
     X(receive_pool, UINT, "4G", 65536, 1099511627776, "bytes",                                     \
       "Limit of the ctx's own pool for received bodies")                                           \

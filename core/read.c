@@ -12,7 +12,8 @@
 #define TO(state) (1u << (state))
 
 static const unsigned may_enter[] = {
-    [LIENI_READ_RUNNING] = TO(LIENI_READ_DRAINING) | TO(LIENI_READ_OVER),
+    [LIENI_READ_RUNNING] = TO(LIENI_READ_PROBING) | TO(LIENI_READ_DRAINING) | TO(LIENI_READ_OVER),
+    [LIENI_READ_PROBING] = TO(LIENI_READ_OVER),
     [LIENI_READ_DRAINING] = TO(LIENI_READ_OVER),
     [LIENI_READ_OVER] = 0,
 };
@@ -63,7 +64,7 @@ static void run_released(struct lieni_task *task)
 static void post_task(struct lien_read *read, struct lieni_task *task)
 {
     read->refs++;
-    lieni_strand_post(read->conn->strand, task);
+    lieni_strand_post(read->strand, task);
 }
 
 // The result is known.
@@ -99,11 +100,41 @@ static void settled(struct lien_read *read, int released)
     lieni_read_unref(read); // running
 }
 
+// Asks whether the bytes are good, with a limit of its own. [R13, R14]
+static void probe(struct lien_read *read)
+{
+    lien_ctx *ctx = read->conn->ctx;
+    uint64_t limit = lieni_ctx_deadline(ctx, LIENI_PROBE_MS);
+    if (read->probe_deadline < limit)
+        limit = read->probe_deadline;
+    if (!lieni_timer_is_set(&read->timer) || limit < read->timer.when)
+        lieni_timer_set(&ctx->timers, &read->timer, limit);
+    set_state(read, LIENI_READ_PROBING);
+    lieni_probe_ask(read, read->probe_call);
+}
+
+static void probed(struct lien_read *read, int status)
+{
+    lieni_list_remove(&read->probe_node);
+    done(read, status);
+    lieni_target_back(read->space);
+    settled(read, 0);
+}
+
+void lieni_read_answered(struct lien_read *read, bool holds)
+{
+    probed(read, holds ? 0 : LIEN_ESTALE);
+}
+
 // Whatever ends it for the memory passes here: nothing is posted that has no evidence.
 static void settle_if_idle(struct lien_read *read)
 {
     if (read->state == LIENI_READ_OVER || !lieni_plan_idle(&read->plan))
         return;
+    if (read->state == LIENI_READ_RUNNING && read->validate && read->plan.status == 0) {
+        probe(read);
+        return;
+    }
     if (read->state == LIENI_READ_RUNNING)
         done(read, read->plan.status);
     lieni_target_back(read->space);
@@ -112,6 +143,10 @@ static void settle_if_idle(struct lien_read *read)
 
 void lieni_read_stop(struct lien_read *read, int status)
 {
+    if (read->state == LIENI_READ_PROBING) { // no answer: nobody vouches for the bytes
+        probed(read, status == LIEN_ECANCELED ? status : LIEN_ESTALE);
+        return;
+    }
     if (read->state != LIENI_READ_RUNNING)
         return;
     lieni_plan_stop(&read->plan);
@@ -330,6 +365,8 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     for (uint32_t i = 0; i < space->n; i++)
         lieni_buf_lent_by(space->bufs[i], LIENI_LENT_BY_READ, conn->id, lieni_name_id(read->name));
     read->flags = opts->flags;
+    read->strand = conn->strand;
+    lieni_list_init(&read->probe_node);
     read->done_task.run = run_done;
     read->released_task.run = run_released;
     lieni_list_init(&read->node);
@@ -449,7 +486,7 @@ int lien_read_close(lien_read **slot)
 }
 
 // Waits for evidence, however long it takes: its timer, the watchdog and the teardown bound it.
-static int wait_over(struct lien_read *read)
+int lieni_read_wait_over(struct lien_read *read)
 {
     lien_ctx *ctx = read->conn->ctx;
     int rc = 0;
@@ -481,7 +518,7 @@ int lien_read_wait(lien_conn *conn, const void *token, size_t token_len, lien_bu
     if (read) {
         read->refs++;
         lieni_read_go(read);
-        rc = wait_over(read);
+        rc = lieni_read_wait_over(read);
         lieni_read_unref(read);
     }
     // With evidence the slots are refilled; in quarantine they stay NULL.

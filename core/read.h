@@ -13,6 +13,7 @@
 
 enum lieni_read_state {
     LIENI_READ_RUNNING, // posting and awaiting evidence. Ends by its last evidence, deadline, cancel, loss
+    LIENI_READ_PROBING, // evidence is spent; awaits the owner's word that the bytes are good. Ends by it, deadline, cancel, loss
     LIENI_READ_DRAINING, // done is told; awaits the evidence of what is posted. Ends by it, or by the endpoint's end
     LIENI_READ_OVER // released
 };
@@ -25,8 +26,14 @@ struct lien_read {
     struct lieni_plan plan;
     struct lieni_key *keys; // n = plan.n_src
     unsigned flags;
-    int status;   // of done
-    int released; // of released
+    struct lieni_strand *strand; // of the callbacks
+    // Of a borrowed source: done only when the owner said that the call lives.
+    bool validate;
+    uint64_t probe_call, probe_deadline; // id; ns
+    uint32_t probe_id;
+    struct lieni_node probe_node; // calls.probes_due, calls.probing
+    int status;                   // of done
+    int released;                 // of released
     void (*on_done)(void *arg, int status);
     void (*on_released)(void *arg, int status);
     void *arg;
@@ -57,6 +64,10 @@ void lieni_read_stop(struct lien_read *read, int status);
 // Posts one piece of the connection's next read.
 enum lieni_post lieni_read_post_one(struct lien_conn *conn);
 void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev);
+// The owner's word on a read that is PROBING.
+void lieni_read_answered(struct lien_read *read, bool holds);
+// Waits until the space is settled; the lock is held.
+int lieni_read_wait_over(struct lien_read *read);
 // All reads of a connection, or those of one grant (name not NULL), are stopped.
 void lieni_reads_stop(struct lien_conn *conn, const struct lieni_name *name, int status);
 // The endpoint ended without proof: what is in flight is lost.

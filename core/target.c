@@ -10,8 +10,11 @@
 #define TO(state) (1u << (state))
 
 static const unsigned may_enter[] = {
-    [LIENI_TARGET_AVAILABLE] = TO(LIENI_TARGET_READING),
-    [LIENI_TARGET_READING] = TO(LIENI_TARGET_AVAILABLE) | TO(LIENI_TARGET_LOST),
+    [LIENI_TARGET_HOME] = TO(LIENI_TARGET_AVAILABLE) | TO(LIENI_TARGET_READING),
+    [LIENI_TARGET_AVAILABLE] = TO(LIENI_TARGET_HOME) | TO(LIENI_TARGET_READING),
+    [LIENI_TARGET_READING] = TO(LIENI_TARGET_HOME) | TO(LIENI_TARGET_AVAILABLE) |
+                             TO(LIENI_TARGET_SEALED) | TO(LIENI_TARGET_LOST),
+    [LIENI_TARGET_SEALED] = TO(LIENI_TARGET_HOME) | TO(LIENI_TARGET_LOST),
     [LIENI_TARGET_LOST] = 0,
 };
 
@@ -25,9 +28,11 @@ static void set_state(lien_space *space, enum lieni_target_state state)
 static int refusal(const lien_space *space)
 {
     switch (space->state) {
-    case LIENI_TARGET_AVAILABLE:
+    case LIENI_TARGET_HOME:
         return 0;
+    case LIENI_TARGET_AVAILABLE:
     case LIENI_TARGET_READING:
+    case LIENI_TARGET_SEALED:
         return LIEN_EBUSY;
     case LIENI_TARGET_LOST:
         return LIEN_EQUARANTINED;
@@ -73,7 +78,14 @@ int lieni_target_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **out
     return 0;
 }
 
-int lieni_target_lend(lien_space *space)
+// Whether somebody else has the buffers now.
+static bool lent(const lien_space *space)
+{
+    return refusal(space) == LIEN_EBUSY;
+}
+
+// Buffers out of the holder's hands, all or none.
+static int take_bufs(lien_space *space)
 {
     int rc = space->free_wanted ? LIEN_EINVAL : refusal(space);
     for (uint32_t i = 0; rc == 0 && i < space->n; i++) {
@@ -83,14 +95,30 @@ int lieni_target_lend(lien_space *space)
         while (i > 0)
             lieni_buf_give(space->bufs[--i]);
     }
+    return rc;
+}
+
+int lieni_target_lend(lien_space *space)
+{
+    int rc = space->state == LIENI_TARGET_AVAILABLE ? 0 : take_bufs(space);
     if (rc == 0)
         set_state(space, LIENI_TARGET_READING);
     return rc;
 }
 
+int lieni_target_call(lien_space *space)
+{
+    int rc = take_bufs(space);
+    if (rc != 0)
+        return rc;
+    set_state(space, LIENI_TARGET_AVAILABLE);
+    space->called = true;
+    return 0;
+}
+
 void lieni_target_free(lien_space *space)
 {
-    if (space->state == LIENI_TARGET_READING) {
+    if (lent(space)) {
         space->free_wanted = true;
         return;
     }
@@ -106,12 +134,32 @@ static void settled(lien_space *space)
         lieni_target_free(space);
 }
 
-void lieni_target_back(lien_space *space)
+static void home(lien_space *space)
 {
-    set_state(space, LIENI_TARGET_AVAILABLE);
+    set_state(space, LIENI_TARGET_HOME);
     for (uint32_t i = 0; i < space->n; i++)
         lieni_buf_give(space->bufs[i]);
     settled(space);
+}
+
+void lieni_target_back(lien_space *space)
+{
+    if (space->called)
+        set_state(space, LIENI_TARGET_AVAILABLE);
+    else
+        home(space);
+}
+
+bool lieni_target_seal(lien_space *space)
+{
+    space->called = false;
+    if (space->state == LIENI_TARGET_READING) {
+        set_state(space, LIENI_TARGET_SEALED);
+        return false;
+    }
+    if (space->state == LIENI_TARGET_AVAILABLE)
+        home(space);
+    return true;
 }
 
 void lieni_target_lose(lien_space *space, struct lieni_domain *domain)
@@ -182,9 +230,9 @@ int lien_space_wait(lien_space *space, uint32_t timeout_ms)
     lieni_ctx_lock(ctx);
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
     int rc = 0;
-    while (space->state == LIENI_TARGET_READING && rc == 0)
+    while (lent(space) && rc == 0)
         rc = timeout_ms == 0 ? LIEN_ETIMEDOUT : lieni_ctx_wait_locked(ctx, deadline);
-    if (space->state != LIENI_TARGET_READING)
+    if (!lent(space))
         rc = refusal(space);
     lieni_ctx_unlock(ctx);
     return rc;

@@ -119,6 +119,7 @@ static void gone(struct lien_conn *conn)
     conn->ctx->stats.conns_lost += conn->was_open && conn->status != LIEN_ECLOSED;
     if (!conn->has_handle)
         lieni_messages_drop(conn);
+    lieni_calls_gone(conn);
     lieni_conn_closed(conn);
     lieni_conn_unref(conn); // its life
 }
@@ -148,6 +149,7 @@ void lieni_conn_lose(struct lien_conn *conn, int status, const char *text)
                         lieni_ctx_deadline(ctx, (uint32_t)ctx->options.drain_ms));
         lieni_reads_stop(conn, NULL, conn->status);
         lieni_messages_lost(conn, conn->status);
+        lieni_calls_end(conn, conn->status, true);
         lieni_conn_kick(conn);
     }
     lieni_conn_ref(conn);
@@ -181,6 +183,7 @@ void lieni_conn_close_locked(struct lien_conn *conn)
     lieni_timer_set(&ctx->timers, &conn->timer,
                     lieni_ctx_deadline(ctx, (uint32_t)ctx->options.linger_ms));
     lieni_reads_stop(conn, NULL, LIEN_ECLOSED);
+    lieni_calls_end(conn, LIEN_ECLOSED, false);
     lieni_link_pump(conn);
     lieni_conn_ending_step(conn);
 }
@@ -259,6 +262,7 @@ void lieni_conn_work(struct lien_conn *conn)
 {
     if (conn->state == LIENI_CONN_BOOT)
         lieni_conn_fabric_turn(conn);
+    lieni_link_pump(conn); // probes
     if (conn->state == LIENI_CONN_DRAIN)
         drain(conn);
     if (conn->state == LIENI_CONN_DESTROY)

@@ -31,8 +31,43 @@ enum lieni_frame_kind {
     LIENI_FRAME_CREDIT = 4, // control: nothing but the header's credits
     LIENI_FRAME_BEAT = 5,   // control: heartbeat: asks for a sign of life
     LIENI_FRAME_ALIVE = 16, // control: the answer to BEAT
-    LIENI_FRAME_BYE = 6     // control: the sender ends the connection; the last frame it sends
+    LIENI_FRAME_BYE = 6,    // control: the sender ends the connection; the last frame it sends
+    LIENI_FRAME_CALL = 7,   // message class: begins a call; arguments inline or as a body
+    LIENI_FRAME_REPLY = 8,  // reply class: ends a call; exactly one for each CALL
+    LIENI_FRAME_CANCEL = 9, // control: the caller gave a call of its own up
+    LIENI_FRAME_PROBE = 10, // control: do these calls of the receiver live, with these read spaces?
+    LIENI_FRAME_ANSWER = 11, // control: yes or no to probes
+    LIENI_FRAME_WRITE =
+        12, // control: READ these grants of the sender into the write space of a call of the receiver
+    LIENI_FRAME_WRITTEN = 13, // control: the end of a WRITE
+    LIENI_FRAME_GOAWAY = 14   // control: the sender takes no new calls
 };
+
+// A call's id: (generation << 16 | slot) << 1 | side. `side` is 1 for calls of the side that accepted the connection.
+#define LIENI_CALL_SLOTS_MAX 4096u
+#define LIENI_METHOD_MAX     255u // bytes of a method's name
+#define LIENI_PROBES_MAX     64u  // probes or answers in one frame
+#define LIENI_CALL_FIXED     64u  // bytes of a CALL behind the frame header, before its keys
+#define LIENI_WRITE_FIXED    32u  // the same of a WRITE
+#define LIENI_OP_SIZE        24u  // source offset 8, destination offset 8, length 8
+
+static inline uint64_t lieni_call_id(uint32_t gen, uint32_t slot, unsigned side)
+{
+    return ((uint64_t)gen << 16 | slot) << 1 | side;
+}
+static inline unsigned lieni_call_side(uint64_t id)
+{
+    return (unsigned)(id & 1);
+}
+static inline uint32_t lieni_call_slot(uint64_t id)
+{
+    return (uint32_t)(id >> 1 & 0xffff);
+}
+// 0 in no id; generations end at UINT32_MAX, then the slot is not used again.
+static inline uint64_t lieni_call_gen(uint64_t id)
+{
+    return id >> 17;
+}
 
 // A grant's name on its connection: a slot of the owner's table and its generation (from 1, never reused on a connection).
 struct lieni_name {
@@ -46,18 +81,46 @@ struct lieni_key {
     uint64_t len;
 };
 
+struct lieni_probe {
+    uint32_t id;
+    uint64_t call;          // PROBE
+    struct lieni_name name; // PROBE: the read space's grant
+    bool holds;             // ANSWER
+};
+
 struct lieni_frame {
     enum lieni_frame_kind kind;
     uint16_t message_credits; // given back by the sender
     uint16_t control_credits;
     uint32_t number;
-    // MSG
+    // MSG, CALL, REPLY, WRITE (the source)
     struct lieni_name name; // of the body's grant; gen 0: no body
     uint64_t total;         // bytes of the body, the sum of the keys' lengths
     uint32_t n_keys;
     struct lieni_key keys[LIEN_BUFS_MAX];
-    const uint8_t *head; // into the frame
+    const uint8_t *head; // MSG, CALL, REPLY: into the frame
     size_t head_len;
+    // CALL, REPLY, CANCEL, WRITE, WRITTEN
+    uint64_t call;
+    // CALL
+    uint32_t deadline_ms; // left when it was queued
+    const char *method;   // into the frame, without NUL
+    uint32_t method_len;
+    uint64_t reply_max;          // bytes of the largest body of a reply
+    uint64_t space_len;          // of the write space; 0: none
+    struct lieni_name read_name; // of the read space's grant; gen 0: none
+    uint64_t read_total;
+    uint32_t n_read_keys;
+    struct lieni_key read_keys[LIEN_BUFS_MAX];
+    int32_t status; // REPLY, WRITTEN
+    // WRITE, WRITTEN
+    uint32_t write;
+    bool first, last;   // WRITE
+    uint32_t n_ops;     // WRITE
+    const uint8_t *ops; // WRITE: n_ops encoded operations, into the frame
+    // PROBE, ANSWER
+    uint32_t n_probes;
+    struct lieni_probe probes[LIENI_PROBES_MAX];
     // RELEASE, REVOKE
     uint32_t n_names;
     struct lieni_name names[LIENI_NAMES_MAX];
@@ -67,8 +130,14 @@ struct lieni_wire_limits {
     size_t frame_max;
     uint64_t message_max;
     uint32_t grants_max;     // slots of the peer's grants (MSG, REVOKE) are below it
-    uint32_t own_grants_max; // slots of ours (RELEASE) are below it
+    uint32_t own_grants_max; // slots of ours (RELEASE, PROBE) are below it
+    uint32_t calls_max;      // slots of calls are below it
+    unsigned side;           // ours, in the ids of our calls
 };
+
+// Operations of a WRITE, from and to bytes.
+void lieni_op_load(const uint8_t *bytes, lien_op *op);
+void lieni_op_store(uint8_t *bytes, const lien_op *op);
 
 // Decodes one received frame of `len` bytes (what the completion said, already bounded by the receive's size).
 int lieni_frame_decode(const uint8_t *bytes, size_t len, const struct lieni_wire_limits *limits,

@@ -375,6 +375,7 @@ void lieni_buf_lose(lien_buf *buf, struct lieni_domain *domain)
 void lieni_mem_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain, bool proven)
 {
     lieni_mem_assert_locked(root);
+    lieni_pins_domain_ended(root, domain, proven);
     lieni_regions_domain_ended(root, domain, proven);
     // Going home can free other buffers' waiters into lending again, but adds no loss to a domain that is gone.
     struct lieni_node ended;
@@ -441,6 +442,14 @@ size_t lien_buf_len(const lien_buf *buf)
 size_t lien_buf_capacity(const lien_buf *buf)
 {
     return buf && alive(buf) ? buf->cap : 0;
+}
+
+void lieni_buf_trim(lien_buf *buf, size_t len)
+{
+    lieni_mem_assert_locked(buf->root);
+    if (state_of(buf) == LIENI_BUF_IDLE && len <= buf->cap) {
+        atomic_store_explicit(&buf->len, len, memory_order_relaxed);
+    }
 }
 
 int lien_buf_set_len(lien_buf *buf, size_t len)

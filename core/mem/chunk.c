@@ -264,12 +264,12 @@ void lieni_chunk_release(struct lieni_chunk *chunk)
     chunk->mem = NULL;
     free(chunk->first); // the one block an empty chunk has; NULL for the application's
     chunk->first = NULL;
-    if (lieni_regions_close(chunk) && chunk->used == 0) {
+    if (chunk->pins == 0 && lieni_regions_close(chunk) && chunk->used == 0) {
         chunk_gone(chunk);
         return;
     }
     chunk->doomed = true;
-    if (!lieni_list_empty(&chunk->regions)) {
+    if (chunk->pins == 0 && !lieni_list_empty(&chunk->regions)) {
         chunk->counted = true;
         chunk->root->bytes_lost += chunk->len;
     }
@@ -278,7 +278,7 @@ void lieni_chunk_release(struct lieni_chunk *chunk)
 
 void lieni_chunk_settle(struct lieni_chunk *chunk)
 {
-    if (!chunk->doomed || chunk->used || !lieni_list_empty(&chunk->regions)) {
+    if (!chunk->doomed || chunk->used || chunk->pins || !lieni_list_empty(&chunk->regions)) {
         return;
     }
     if (chunk->counted) {

@@ -8,6 +8,7 @@
 //   chunk.c   mapped memory, its blocks, its return to the system
 //   region.c  registrations of chunks, one per domain
 //   buf.c     handles, states, losses
+//   pin.c     what stays mapped and registered for late READs
 //   pool.c    limits, reserve, waiting
 //   guard.c   protection of the application's mapping; guard_report.c the report of a fault
 //   alloc.c   the public ways to wait
@@ -46,6 +47,7 @@ struct lieni_mem_root {
     struct lieni_node kept;     // chunks that should be gone and still have regions or buffers
     struct lieni_node regions;  // of all chunks
     struct lieni_node losses;   // of all buffers
+    struct lieni_node pins;     // that were lost
     struct lieni_node bufs;     // every handle, live or spare
     struct lieni_node spare;    // handles to use again, the longest unused first
     struct lieni_chunk *graves; // to be unmapped when the lock is free
@@ -86,6 +88,7 @@ struct lieni_chunk {
     struct lieni_node regions;
     struct lieni_block *first;
     uint32_t used;    // buffers in it
+    uint32_t pins;    // it stays mapped and registered while there are any
     uint32_t lost;    // of those: lost for good ...
     uint32_t forever; // ... and freed by the holder
     bool mapped;      // by us
@@ -112,6 +115,12 @@ struct lieni_loss {
     lien_buf *buf;
     struct lieni_domain *domain;
     bool embedded;
+};
+
+struct lieni_pin {
+    struct lieni_node link; // root.pins, once lost
+    struct lieni_chunk *chunk;
+    struct lieni_domain *domain; // that it was lost to; NULL: not lost, or lost for good
 };
 
 struct lien_buf {
@@ -221,6 +230,10 @@ int lieni_numa_check(struct lieni_mem_root *root, int node);
 bool lieni_regions_close(struct lieni_chunk *chunk); // true: none is left
 void lieni_regions_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain,
                                 bool proven);
+
+// pin.c
+void lieni_pins_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain, bool proven);
+void lieni_pins_abandon(struct lieni_mem_root *root);
 
 // buf.c
 lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, uint8_t *addr,

@@ -157,7 +157,8 @@ static void release(lien_mem *mem)
 
 void lieni_mem_try_release(lien_mem *mem)
 {
-    if (mem->state != LIENI_MEM_CLOSING || mem->chunk->used != mem->chunk->forever) {
+    if (mem->state != LIENI_MEM_CLOSING || mem->chunk->used != mem->chunk->forever ||
+        (mem->chunk->pins && !mem->chunk->unprovable)) {
         return;
     }
     if (lieni_regions_close(mem->chunk) || mem->chunk->unprovable) {

@@ -68,6 +68,13 @@ enum lieni_lender {
 };
 void lieni_buf_lent_by(lien_buf *buf, enum lieni_lender lender, uint64_t conn, uint64_t op);
 
+// Pins. A pin keeps the memory of a buffer mapped and registered (R9), whatever becomes of the buffer: it may be written, freed and handed out anew meanwhile. For sources whose borrow
+// ends before the peer's release. Each pin is ended exactly once, by unpin (release, or proof) or lose: then it lasts until `domain` has ended with proof. LIEN_ENOMEM.
+struct lieni_pin;
+int lieni_buf_pin(lien_buf *buf, struct lieni_pin **pin);
+void lieni_pin_end(struct lieni_pin *pin);
+void lieni_pin_lose(struct lieni_pin *pin, struct lieni_domain *domain);
+
 // Whether a pool is of this root, and what it may hold at most.
 bool lieni_pool_in_ctx(const lien_pool *pool, const struct lieni_mem_root *root);
 uint64_t lieni_pool_limit(const lien_pool *pool);
@@ -123,6 +130,8 @@ int lieni_pool_open_locked(struct lieni_mem_root *root, const lien_pool_opts *op
 int lieni_pool_alloc_locked(lien_pool *pool, size_t len, lien_buf **buf);
 void lieni_pool_close_locked(lien_pool *pool);
 void lieni_buf_free_locked(lien_buf *buf);
+// Bytes in use of a buffer that is IDLE; at most its capacity.
+void lieni_buf_trim(lien_buf *buf, size_t len);
 
 // Levels for the metrics. Out: bytes in buffers handed out. Lost: bytes of buffers in LOST, and of memory kept because its regions would not close.
 uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root);

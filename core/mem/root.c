@@ -225,6 +225,7 @@ void lieni_mem_root_close(struct lieni_mem_root *root)
         }
         lieni_pool_close_locked(pool);
     }
+    lieni_pins_abandon(root);
     abandon_rest(root);
     lieni_mem_finish_all(root);
     lieni_strand_close(root->strand);

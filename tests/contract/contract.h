@@ -94,5 +94,6 @@ void contract_grant(void);
 void contract_read(void);
 void contract_token(void);
 void contract_states(void);
+void contract_call(void);
 
 #endif

@@ -190,6 +190,8 @@ Test(offer, fields)
         {64, 1, 17, "1..16"},
         {64, 1, 255, "1..16"},
         {65, 1, 1, "reserved"},
+        {66, 2, 4097, "call_credits"},
+        {68, 1, 1, "reserved"},
         {71, 1, 1, "reserved"},
         {72, 1, 0, "empty"},
         {72, 1, 'V', "character"},

@@ -13,7 +13,9 @@
 static const struct lieni_wire_limits limits = {.frame_max = 8192,
                                                 .message_max = UINT64_C(1) << 32,
                                                 .grants_max = 4096,
-                                                .own_grants_max = 1000};
+                                                .own_grants_max = 1000,
+                                                .calls_max = 32,
+                                                .side = 1};
 
 static const uint8_t head[4096] = "the head of a message";
 
@@ -59,6 +61,92 @@ static struct lieni_frame bare_of(enum lieni_frame_kind kind)
     return (struct lieni_frame){.kind = kind, .message_credits = UINT16_MAX, .number = UINT32_MAX};
 }
 
+static uint32_t some_keys(uint32_t n, struct lieni_key *keys, uint64_t *total)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = key_of(i);
+        *total += keys[i].len;
+    }
+    return n;
+}
+
+// Ours are of side 1.
+static struct lieni_frame call_of(uint32_t n_keys, uint32_t n_read, size_t head_len)
+{
+    struct lieni_frame frame = {.kind = LIENI_FRAME_CALL,
+                                .number = 7,
+                                .call = lieni_call_id(UINT32_MAX, 31, 0),
+                                .deadline_ms = 30000,
+                                .method = "store/put",
+                                .method_len = 9,
+                                .reply_max = 1u << 20,
+                                .space_len = 12345,
+                                .head = head,
+                                .head_len = head_len};
+    frame.n_keys = some_keys(n_keys, frame.keys, &frame.total);
+    frame.n_read_keys = some_keys(n_read, frame.read_keys, &frame.read_total);
+    if (n_keys)
+        frame.name = (struct lieni_name){.slot = 4095, .gen = 9};
+    if (n_read)
+        frame.read_name = (struct lieni_name){.slot = 4094, .gen = 1};
+    return frame;
+}
+
+static struct lieni_frame reply_of(uint32_t n_keys, size_t head_len)
+{
+    struct lieni_frame frame = {.kind = LIENI_FRAME_REPLY,
+                                .call = lieni_call_id(1, 0, 1),
+                                .status = -7,
+                                .head = head,
+                                .head_len = head_len};
+    frame.n_keys = some_keys(n_keys, frame.keys, &frame.total);
+    if (n_keys)
+        frame.name = (struct lieni_name){.slot = 1, .gen = 9};
+    return frame;
+}
+
+static struct lieni_frame write_of(uint32_t n_keys, uint32_t n_ops, bool last)
+{
+    static uint8_t ops[64 * LIENI_OP_SIZE];
+    struct lieni_frame frame = {.kind = LIENI_FRAME_WRITE,
+                                .call = lieni_call_id(3, 30, 1),
+                                .write = 0xfffffffe,
+                                .first = n_keys > 0,
+                                .last = last,
+                                .n_ops = n_ops,
+                                .ops = ops};
+    for (unsigned i = 0; i < 64; i++)
+        lieni_op_store(ops + i * LIENI_OP_SIZE, &(lien_op){.src = i, .dst = 100 - i, .len = 7});
+    frame.n_keys = some_keys(n_keys, frame.keys, &frame.total);
+    if (n_keys)
+        frame.name = (struct lieni_name){.slot = 2, .gen = 3};
+    return frame;
+}
+
+static struct lieni_frame probes_of(enum lieni_frame_kind kind, uint32_t n)
+{
+    struct lieni_frame frame = {.kind = kind, .n_probes = n};
+    for (uint32_t i = 0; i < n; i++) {
+        frame.probes[i] = (struct lieni_probe){.id = 0x80000000u + i};
+        if (kind == LIENI_FRAME_ANSWER) {
+            frame.probes[i].holds = i % 2;
+        } else {
+            frame.probes[i].call = lieni_call_id(i + 1, i % 32, 1);
+            frame.probes[i].name = (struct lieni_name){.slot = i, .gen = i + 1};
+        }
+    }
+    return frame;
+}
+
+static struct lieni_frame small_of(enum lieni_frame_kind kind)
+{
+    const bool written = kind == LIENI_FRAME_WRITTEN;
+    return (struct lieni_frame){.kind = kind,
+                                .call = lieni_call_id(2, 5, 0),
+                                .write = written ? 77 : 0,
+                                .status = written ? -4 : 0};
+}
+
 static struct sample encoded(const struct lieni_frame *frame)
 {
     struct sample sample;
@@ -66,7 +154,7 @@ static struct sample encoded(const struct lieni_frame *frame)
     const int rc = lieni_frame_encode(frame, sample.bytes, sizeof sample.bytes, &copied,
                                       &sample.len);
     cr_assert_eq(rc, 0);
-    cr_assert_eq(copied, frame->kind == LIENI_FRAME_MSG ? frame->head_len : 0);
+    cr_assert_eq(copied, frame->head_len);
     return sample;
 }
 
@@ -85,6 +173,21 @@ static bool sample_frame(unsigned i, struct lieni_frame *frame)
         bare_of(LIENI_FRAME_CREDIT),
         bare_of(LIENI_FRAME_BEAT),
         bare_of(LIENI_FRAME_BYE),
+        bare_of(LIENI_FRAME_GOAWAY),
+        call_of(0, 0, 0),
+        call_of(2, 0, 13),
+        call_of(0, 3, 1),
+        call_of(64, 64, 300),
+        reply_of(0, 0),
+        reply_of(5, 200),
+        small_of(LIENI_FRAME_CANCEL),
+        small_of(LIENI_FRAME_WRITTEN),
+        probes_of(LIENI_FRAME_PROBE, 1),
+        probes_of(LIENI_FRAME_PROBE, 64),
+        probes_of(LIENI_FRAME_ANSWER, 3),
+        write_of(1, 1, true),
+        write_of(64, 64, false),
+        write_of(0, 10, true),
     };
     if (i >= sizeof all / sizeof all[0])
         return false;
@@ -189,10 +292,12 @@ Test(frame, cut_at_each_byte)
             cr_assert_null(check_frame(cut.bytes, cut.len, &limits), "sample %u, %zu", i, len);
             const bool in_head = frame.head_len > 0 && len >= full.len - frame.head_len;
             const bool at_name = frame.n_names > 0 && len > 16 && (len - 16) % 8 == 0;
+            const size_t entry = frame.kind == LIENI_FRAME_PROBE ? 20 : 8;
+            const bool at_probe = frame.n_probes > 0 && len > 16 && (len - 16) % entry == 0;
             static struct lieni_frame out;
             const char *why;
             const int rc = lieni_frame_decode(cut.bytes, len, &limits, &out, &why);
-            cr_assert_eq(rc == 0, in_head || at_name, "sample %u, %zu bytes", i, len);
+            cr_assert_eq(rc == 0, in_head || at_name || at_probe, "sample %u, %zu bytes", i, len);
         }
     }
 }
@@ -205,8 +310,15 @@ Test(frame, trailing_bytes)
         more.bytes[more.len++] = 0;
         expect_refused(&more, &limits, "length");
         lieni_put16(more.bytes + 2, (uint16_t)more.len);
-        if (frame.kind != LIENI_FRAME_MSG)
-            expect_refused(&more, &limits, frame.n_names > 0 ? "part of a name" : "after");
+        const bool has_head = frame.kind == LIENI_FRAME_MSG || frame.kind == LIENI_FRAME_CALL ||
+                              frame.kind == LIENI_FRAME_REPLY;
+        const bool bare = lieni_get16(more.bytes + 2) == LIENI_FRAME_HEADER + 1;
+        if (!has_head)
+            expect_refused(&more, &limits,
+                           frame.n_names > 0    ? "part of a name"
+                           : frame.n_probes > 0 ? "number of probes"
+                           : bare               ? "after"
+                                                : "length is not");
     }
 }
 
@@ -240,7 +352,7 @@ Test(frame, header_fields)
 {
     static const struct wrong wrongs[] = {
         {0, 1, 0, "kind"},
-        {0, 1, 7, "kind"},
+        {0, 1, 15, "kind"},
         {0, 1, 255, "kind"},
         {1, 1, 1, "flags"},
         {1, 1, 0x80, "flags"},
@@ -382,6 +494,87 @@ Test(frame, slots_are_below_the_owners_table)
     }
 }
 
+// What the decoder must notice in the frames of calls, each by one value changed.
+Test(frame, calls_are_checked)
+{
+    static const struct {
+        unsigned frame; // 0 CALL, 1 REPLY, 2 CANCEL, 3 PROBE, 4 ANSWER, 5 WRITE, 6 WRITTEN
+        size_t at, size;
+        uint64_t value;
+        const char *word;
+    } wrongs[] = {
+        {0, 16, 8, 1u << 17 | 32u << 1, "call slot"},
+        {0, 16, 8, 0, "call generation"},
+        {0, 16, 8, UINT64_C(1) << 49, "call generation"},
+        {0, 16, 8, 1u << 17 | 1, "wrong side"},
+        {0, 24, 4, 0, "deadline is 0"},
+        {0, 24, 4, UINT32_MAX, "without end"},
+        {0, 28, 1, 0, "method is empty"},
+        {0, 28, 1, 255, "above what the frame"},
+        {0, 29, 1, 65, "above 64"},
+        {0, 30, 1, 65, "above 64"},
+        {0, 29, 1, 64, "above what the frame"},
+        {0, 31, 1, 1, "reserved"},
+        {0, 52, 4, 0, "generation is 0"},
+        {0, 64, 4, 4096, "slot"},
+        {0, 56, 8, 2, "more than total"},
+        {0, 72, 8, 7, "less than total"},
+        {0, 80 + 5 * 24, 1, 0, "NUL"},
+        {1, 16, 8, 1u << 17, "wrong side"},
+        {1, 24, 4, 1, "status is above 0"},
+        {1, 28, 1, 65, "above 64"},
+        {1, 29, 1, 1, "reserved"},
+        {1, 40, 8, 0, "more than total"},
+        {2, 16, 8, 1u << 17 | 1, "wrong side"},
+        {3, 20, 8, 1u << 17, "wrong side"},
+        {3, 28, 4, 1000, "slot"},
+        {3, 32, 4, 0, "generation is 0"},
+        {4, 20, 1, 2, "neither 0 nor 1"},
+        {4, 23, 1, 1, "neither 0 nor 1"},
+        {5, 16, 8, 1u << 17, "wrong side"},
+        {5, 28, 1, 4, "flags"},
+        {5, 28, 1, 2, "first frame"},
+        {5, 29, 1, 0, "first frame"},
+        {5, 30, 2, 0, "1..1024"},
+        {5, 30, 2, 1025, "1..1024"},
+        {5, 30, 2, 4, "length is not"},
+        {5, 40, 8, 2, "more than total"},
+        {6, 16, 8, 1u << 17 | 1, "wrong side"},
+        {6, 28, 4, 1, "status is above 0"},
+    };
+    const struct lieni_frame frames[] = {call_of(2, 3, 5),
+                                         reply_of(2, 5),
+                                         small_of(LIENI_FRAME_CANCEL),
+                                         probes_of(LIENI_FRAME_PROBE, 2),
+                                         probes_of(LIENI_FRAME_ANSWER, 2),
+                                         write_of(2, 3, true),
+                                         small_of(LIENI_FRAME_WRITTEN)};
+    for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
+        struct sample sample = encoded(&frames[wrongs[i].frame]);
+        for (size_t k = 0; k < wrongs[i].size; k++)
+            sample.bytes[wrongs[i].at + k] = (uint8_t)(wrongs[i].value >> (8 * k));
+        expect_refused(&sample, &limits, wrongs[i].word);
+    }
+    // Both sides at the other end: what was ours is theirs.
+    struct lieni_wire_limits other = limits;
+    other.side = 0;
+    for (size_t i = 0; i < sizeof frames / sizeof frames[0]; i++) {
+        const struct sample sample = encoded(&frames[i]);
+        if (frames[i].kind != LIENI_FRAME_ANSWER)
+            expect_refused(&sample, &other, "wrong side");
+    }
+}
+
+Test(frame, call_ids)
+{
+    const uint64_t id = lieni_call_id(UINT32_MAX, 65535, 1);
+    cr_assert_eq(id, (UINT64_C(1) << 49) - 1);
+    cr_assert_eq(lieni_call_gen(id), UINT32_MAX);
+    cr_assert_eq(lieni_call_slot(id), 65535);
+    cr_assert_eq(lieni_call_side(id), 1);
+    cr_assert_eq(lieni_call_id(1, 2, 0), 1u << 17 | 4);
+}
+
 // The last byte of the address space but one can be named, the sum 2^64 cannot.
 Test(frame, key_at_the_end_of_the_address_space)
 {
@@ -452,7 +645,7 @@ Test(frame, random_mutations)
     unsigned accepted = 0;
     for (unsigned round = 0; round < 200000; round++) {
         struct lieni_frame frame;
-        if (!sample_frame((unsigned)(next_random(&random) % 11), &frame))
+        if (!sample_frame((unsigned)(next_random(&random) % 26), &frame))
             continue;
         struct sample sample = encoded(&frame);
         mutate(&random, sample.bytes, &sample.len, 2048);

@@ -79,6 +79,56 @@ static void frames(void)
     write_frame("bye", &(struct lieni_frame){.kind = LIENI_FRAME_BYE});
 }
 
+// Prefix 0: the decoder is on side 1.
+static void call_frames(void)
+{
+    struct lieni_frame call = {.kind = LIENI_FRAME_CALL,
+                               .call = lieni_call_id(1, 3, 0),
+                               .deadline_ms = 1000,
+                               .method = "s/m",
+                               .method_len = 3,
+                               .space_len = 9,
+                               .name = {.slot = 1, .gen = 1},
+                               .total = 2,
+                               .n_keys = 1,
+                               .keys = {{.addr = 4096, .key = 7, .len = 2}},
+                               .read_name = {.slot = 2, .gen = 1},
+                               .read_total = 5,
+                               .n_read_keys = 1,
+                               .read_keys = {{.addr = 8192, .key = 7, .len = 5}}};
+    write_frame("call", &call);
+    struct lieni_frame small = {
+        .kind = LIENI_FRAME_REPLY, .call = lieni_call_id(1, 3, 1), .status = -5};
+    write_frame("reply", &small);
+    small.kind = LIENI_FRAME_CANCEL;
+    small.call = lieni_call_id(1, 3, 0);
+    write_frame("cancel", &small);
+    small.kind = LIENI_FRAME_WRITTEN;
+    write_frame("written", &small);
+    write_frame("goaway", &(struct lieni_frame){.kind = LIENI_FRAME_GOAWAY});
+    struct lieni_frame probe = {
+        .kind = LIENI_FRAME_PROBE,
+        .n_probes = 1,
+        .probes = {{.id = 1, .call = lieni_call_id(1, 3, 1), .name = {.slot = 2, .gen = 1}}}};
+    write_frame("probe", &probe);
+    probe.kind = LIENI_FRAME_ANSWER;
+    probe.probes[0].holds = true;
+    write_frame("answer", &probe);
+    uint8_t ops[LIENI_OP_SIZE];
+    lieni_op_store(ops, &(lien_op){.src = 1, .dst = 2, .len = 3});
+    write_frame("write", &(struct lieni_frame){.kind = LIENI_FRAME_WRITE,
+                                               .call = lieni_call_id(1, 3, 1),
+                                               .write = 1,
+                                               .first = true,
+                                               .last = true,
+                                               .name = {.slot = 2, .gen = 1},
+                                               .total = 5,
+                                               .n_keys = 1,
+                                               .keys = {{.addr = 4096, .key = 7, .len = 5}},
+                                               .n_ops = 1,
+                                               .ops = ops});
+}
+
 static void tokens(void)
 {
     struct lieni_token_data data = {.kind = LIENI_TOKEN_HELD,
@@ -138,6 +188,7 @@ int main(int argc, char **argv)
     root = argv[1];
     (void)mkdir(root, 0777);
     frames();
+    call_frames();
     tokens();
     offers_and_handshakes();
     return 0;

@@ -62,7 +62,10 @@ static inline const char *check_frame_values(const uint8_t *bytes, size_t len,
         return "frame longer than frame_max";
     if (frame->n_keys > LIEN_BUFS_MAX || frame->n_names > LIENI_NAMES_MAX)
         return "a count above its limit";
-    if (frame->total > limits->message_max)
+    if (frame->n_read_keys > LIEN_BUFS_MAX || frame->n_probes > LIENI_PROBES_MAX ||
+        frame->n_ops > LIEN_OPS_MAX || frame->method_len > LIENI_METHOD_MAX)
+        return "a count of a call's above its limit";
+    if (frame->kind != LIENI_FRAME_WRITE && frame->total > limits->message_max)
         return "total above message_max";
     if (frame->n_keys > 0 && (frame->name.slot >= limits->grants_max || frame->name.gen == 0))
         return "a body's name out of limits";
@@ -74,7 +77,10 @@ static inline const char *check_frame_values(const uint8_t *bytes, size_t len,
     if (frame->head_len > 0 && (frame->head < bytes || frame->head_len > len ||
                                 (size_t)(frame->head - bytes) != len - frame->head_len))
         return "the head is not the end of the frame";
-    return check_keys(frame->keys, frame->n_keys, frame->total);
+    const char *fault = check_keys(frame->keys, frame->n_keys, frame->total);
+    if (fault == NULL && frame->kind == LIENI_FRAME_CALL)
+        fault = check_keys(frame->read_keys, frame->n_read_keys, frame->read_total);
+    return fault;
 }
 
 // A decoder refuses with a reason and leaves its output alone, or gives values within the limits that encode to the same bytes.
@@ -156,6 +162,8 @@ static inline const char *check_offer_values(const struct lieni_offer *offer)
         return "message_credits";
     if (offer->control_credits < 2 || offer->control_credits > 4096)
         return "control_credits";
+    if (offer->call_credits > 4096)
+        return "call_credits";
     if (offer->message_max > 4294967296u)
         return "message_max";
     if (offer->grants_max < 1 || offer->grants_max > 1048576)

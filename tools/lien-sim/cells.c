@@ -109,6 +109,7 @@ static void note_reads(bool *met, struct lien_conn *conn)
         case LIENI_READ_DRAINING:
             met[CELL_READ_DRAINING] = true;
             break;
+        case LIENI_READ_PROBING: // calls only
         case LIENI_READ_OVER:
             break;
         }

@@ -59,6 +59,7 @@ typedef struct lien_conn lien_conn;         // a connection to one peer
 typedef struct lien_msg lien_msg;           // one received message
 typedef struct lien_grant lien_grant;       // a peer's right to read buffers of ours
 typedef struct lien_read lien_read;         // one read of a peer's grant, running or finished
+typedef struct lien_service lien_service;   // methods that peers may call (lien/call.h)
 
 // -- Library -----------------------------------------------------------------------------------------------------------------------
 
@@ -283,6 +284,7 @@ typedef struct lien_conn_opts {
     void (*on_lost)(lien_conn *conn, int status, void *arg);
     // The last callback, once, after lien_conn_close() and after the last release: 0, or LIEN_EQUARANTINED if memory had to be quarantined.
     void (*on_closed)(lien_conn *conn, int status, void *arg);
+    const lien_service *service; // what the peer may call; NULL: nothing
 } lien_conn_opts;
 
 LIEN_API void lien_conn_opts_init(lien_conn_opts *opts);
@@ -488,5 +490,7 @@ LIEN_API int lien_release(lien_conn *conn, const void *token, size_t token_len);
 #ifdef __cplusplus
 }
 #endif
+
+#include <lien/call.h>
 
 #endif

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lien, call level: remote calls with read spaces and write spaces, in both directions over one connection. Included by lien/lien.h, whose rules hold here too.
+//
+//  - A *call* may carry a *read space*: buffers of the caller that the handler reads; and a *write space*: a lien_space of the caller that the handler
+//    writes into. Each is seen as one run of bytes.
+//  - Every call has a deadline, which travels with it. At the deadline, at a cancel and when the handle is closed the call ends at once. The read space's
+//    buffers are writable again by then; the write space comes back on evidence: at once if nothing runs into it, else when that transfer's end is proved.
+//  - The handler reads into buffers of its own, and the bytes are good only if on_done says 0: by then the caller has confirmed that the call still lived
+//    when all of them had been read. LIEN_ESTALE: do not believe them.
+// Since 0.1, all of it.
+
+#ifndef LIEN_CALL_H
+#define LIEN_CALL_H
+
+#include <lien/lien.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Bytes of the longest name of a method.
+#define LIEN_METHOD_MAX 255
+
+typedef struct lien_call lien_call;       // a call of ours, running or ended
+typedef struct lien_request lien_request; // a call of the peer's, until it is answered or dropped
+
+// -- Serving -----------------------------------------------------------------------------------------------------------------------
+
+// One method. `handle` gets the request, which is the application's from then on: it ends by lien_request_reply() or lien_request_drop(), at any time, from any thread, also
+// after its call was cancelled. It runs on a dispatch thread, in parallel with other requests' (as far as option dispatch_threads goes); with LIEN_INLINE in
+// `flags` on the progress thread, and promises not to block. `conn` is the connection, to call back on: good as long as its handle.
+typedef struct lien_method {
+    const char *name; // "service/method" by custom; 1 .. LIEN_METHOD_MAX bytes
+    void (*handle)(lien_request *request, lien_conn *conn, void *arg);
+    void *arg;
+    unsigned flags; // LIEN_INLINE
+} lien_method;
+
+// What a connection serves (field `service` of lien_conn_opts). It and all it points to must live unchanged until the connection's on_closed, or until the ctx is closed.
+// A call of a method that is not in it ends with LIEN_ENOTFOUND.
+struct lien_service {
+    const lien_method *methods;
+    size_t n_methods;
+};
+
+// The arguments; good until the request ends.
+LIEN_API int lien_request_args(const lien_request *request, const void **data, size_t *len);
+// The body of the arguments, which stays the request's, to be freed with it; NULL when there is none. The second moves it out: LIEN_ENOTFOUND: none.
+LIEN_API lien_buf *lien_request_body(lien_request *request);
+LIEN_API int lien_request_take_body(lien_request *request, lien_buf **buf);
+// The method's name as in the service's table.
+LIEN_API const char *lien_request_method(const lien_request *request);
+// Bytes of the caller's read space and write space; 0: none.
+LIEN_API uint64_t lien_request_read_len(const lien_request *request);
+LIEN_API uint64_t lien_request_write_len(const lien_request *request);
+// Milliseconds until the deadline; 0 once it passed.
+LIEN_API uint32_t lien_request_left_ms(lien_request *request);
+// Whether nobody waits for the reply any more: cancelled, past its deadline, or the connection is lost. The reply will be discarded.
+LIEN_API bool lien_request_cancelled(lien_request *request);
+// Asks to be told of that, once, by `fn` on the request's strand, not after the request ended. LIEN_ECANCELED: it is so already, `fn` will not run. A second call
+// replaces the first. NULL: no more.
+LIEN_API int lien_request_on_cancel(lien_request *request, void (*fn)(void *arg), void *arg);
+
+typedef struct lien_transfer_opts {
+    size_t size;
+    const lien_op *ops; // 0 .. LIEN_OPS_MAX, copied; NULL: the whole source to offset 0
+    size_t n_ops;
+    uint32_t timeout_ms; // until on_done(LIEN_ETIMEDOUT); default: the request's deadline
+    void (*on_done)(void *arg, int status);
+    void (*on_released)(void *arg, int status);
+    void *arg;
+} lien_transfer_opts;
+
+LIEN_API void lien_transfer_opts_init(lien_transfer_opts *opts);
+
+// Reads from the caller's read space into `space`, which is lent until on_released. on_done(0): all bytes are here, and the call still lived when they were. LIEN_ESTALE: they may be
+// anything. LIEN_ECANCELED: the call ended, or the request did. Errors of the start: LIEN_ERANGE (an op outside a space, or there is no read space), LIEN_EOVERLAP, LIEN_EBUSY (`space` is
+// lent), LIEN_ECANCELED, LIEN_ELIMIT. Callbacks run on the request's strand. Never blocks.
+LIEN_API int lien_request_read(lien_request *request, lien_space *space,
+                               const lien_transfer_opts *opts);
+// Blocking twin: returns when the space is settled. LIEN_EQUARANTINED: it is not yours.
+LIEN_API int lien_request_read_wait(lien_request *request, lien_space *space,
+                                    const lien_transfer_opts *opts);
+
+// Writes `n` buffers (1 .. LIEN_BUFS_MAX) into the caller's write space: the caller READs them. They stay readable and are not writable until on_released, which is the caller's release. on_done(0): the
+// bytes are in the caller's space. LIEN_EBUSY: another write of this call was running. LIEN_ETIMEDOUT and LIEN_ECANCELED give the write up: bytes may still arrive, so the request can then only
+// fail. Errors of the start: LIEN_ERANGE, LIEN_EOVERLAP, LIEN_EBUSY (a buffer is under a read), LIEN_ECANCELED, LIEN_ESTATE (a write was given up), LIEN_ELIMIT. Never blocks.
+LIEN_API int lien_request_write(lien_request *request, lien_buf *const *bufs, size_t n,
+                                const lien_transfer_opts *opts);
+// Blocking twin: returns when done; the buffers are released soon after (lien_buf_mut() tells).
+LIEN_API int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t n,
+                                     const lien_transfer_opts *opts);
+
+// Answers: `status` (0 or a LIEN_E... code) and `len` bytes, copied. Ends the request and stores NULL. Reads of it that still run are cancelled; the answer leaves when the caller has answered every
+// write of the request. After a cancel the answer is discarded, which is no error. LIEN_ESTATE: a write was given up, so `status` 0 would be a lie. LIEN_EMSGSIZE: above
+// info.eager_max of lien_conn_info(). On error the request stays.
+LIEN_API int lien_request_reply(lien_request **request, int status, const void *data, size_t len);
+// The same with a body of `n` buffers (1 .. LIEN_BUFS_MAX), which the caller READs into the memory it reserved. Moves the buffers and stores NULL in each slot: they are freed when the caller has
+// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. On error nothing is moved.
+LIEN_API int lien_request_reply_body(lien_request **request, int status, const void *data,
+                                     size_t len, lien_buf **bufs, size_t n);
+// Gives it up; the caller gets LIEN_ECANCELED. Stores NULL.
+LIEN_API void lien_request_drop(lien_request **request);
+
+// Takes no new calls: the peer is told and starts none, those on their way get LIEN_EOVERLOAD. Requests that run go on. Again: no effect.
+LIEN_API int lien_conn_goaway(lien_conn *conn);
+
+// -- Calling -----------------------------------------------------------------------------------------------------------------------
+
+typedef struct lien_call_opts {
+    size_t size;
+    uint32_t timeout_ms; // default option call_ms; LIEN_FOREVER is refused
+    lien_buf *const *
+        read; // read space, 0 .. LIEN_BUFS_MAX buffers: readable and not writable until the call ends
+    size_t n_read;
+    lien_space *write; // write space, or NULL; lent until on_released
+    lien_buf *const *
+        body; // arguments beyond what fits a frame, 0 .. LIEN_BUFS_MAX buffers: readable and not writable until on_released, which waits for the peer's release
+    size_t n_body;
+    size_t
+        reply_max; // bytes of the largest body of a reply. Memory for it is reserved at the start, from the connection's pool; 0: replies have no body
+    // The call ended. `reply`: the handler's bytes, and a body if there is one, to be freed with lien_msg_free(); NULL if there are neither. LIEN_ENOTFOUND: no such method. LIEN_EOVERLOAD.
+    void (*on_done)(void *arg, int status, lien_msg *reply);
+    void (*on_released)(void *arg,
+                        int status); // both spaces and the body are yours: 0, or LIEN_EQUARANTINED
+    void *arg;
+} lien_call_opts;
+
+LIEN_API void lien_call_opts_init(lien_call_opts *opts);
+
+// Starts a call with `len` bytes of arguments, copied (with spaces of few buffers up to info.eager_max of lien_conn_info() fit). Lends both spaces. `call` may be NULL. LIEN_EAGAIN: no credit, or all
+// call credits are taken; retry after on_writable. LIEN_EMSGSIZE. LIEN_EBUSY: a buffer or the write space is lent. LIEN_EOVERLOAD: the peer takes no new calls. LIEN_ENOTSUP: the peer takes no
+// calls at all. LIEN_ELIMIT: option grants_conn. Never blocks.
+LIEN_API int lien_call_start(lien_conn *conn, const char *method, const void *args, size_t len,
+                             const lien_call_opts *opts, lien_call **call);
+// Ends it with LIEN_ECANCELED unless it ended. The read space's buffers are writable when this returns. No effect afterwards.
+LIEN_API int lien_call_cancel(lien_call *call);
+// Cancels if it runs, gives up the handle, stores NULL; the callbacks still run.
+LIEN_API int lien_call_close(lien_call **call);
+// Blocking twin: returns what on_done would say, at the deadline at the latest; waits for credit within it. *reply as there (`reply` may be NULL). The write space may still be lent: lien_space_wait().
+LIEN_API int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t len,
+                            const lien_call_opts *opts, lien_msg **reply);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
