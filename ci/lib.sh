@@ -10,7 +10,7 @@
 
 : "${table:?ci/lib.sh is sourced by ci/test and ci/nightly}"
 
-jobs=${LIEN_JOBS:-$(nproc)}
+jobs=${CI_JOBS:-$(nproc)}
 
 # count PASSED FAILED: adds to the numbers of the current part.
 count() {

@@ -121,7 +121,8 @@ void lieni_liveness_ask(struct lien_conn *conn)
 static bool depended_on(const struct lien_conn *conn)
 {
     return conn->n_grants > 0 || !lieni_list_empty(&conn->reads) ||
-           !lieni_list_empty(&conn->sends) || !lieni_list_empty(&conn->inbox);
+           !lieni_list_empty(&conn->sends) || !lieni_list_empty(&conn->inbox) ||
+           !lieni_list_empty(&conn->calls.all) || !lieni_list_empty(&conn->calls.writes);
 }
 
 static void look(struct lien_conn *conn, uint64_t now)
