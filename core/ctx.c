@@ -131,8 +131,9 @@ static int wait_driven(lien_ctx *ctx, uint64_t deadline)
     bool idle = lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0;
     lieni_ctx_lock(ctx);
     if (!idle || ctx->changes != seen) {
-        wake_sleeper(ctx); // the caller may stop here: whoever sleeps on the descriptor arms anew what this pass took in hand
-        return 0;          // perhaps what the caller waits for: by this pass, or another thread's
+        wake_sleeper(
+            ctx); // the caller may stop here: whoever sleeps on the descriptor arms anew what this pass took in hand
+        return 0; // perhaps what the caller waits for: by this pass, or another thread's
     }
     struct pollfd pfd = {.fd = ctx->epoll_fd, .events = POLLIN};
     uint64_t ms = deadline == UINT64_MAX ? UINT64_MAX : (deadline - now) / LIENI_MS + 1;

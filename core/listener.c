@@ -71,7 +71,7 @@ static void run_accept(struct lieni_task *task)
     int refused = listener->opts.on_accept(listener, conn, listener->opts.arg, &arg);
     lieni_ctx_lock(ctx);
     conn->opts.arg = arg;
-    if (refused) {
+    if (refused && conn->has_handle) { // it may have closed it itself
         conn->no_closed = true;
         lieni_conn_close_handle(conn);
     } else {

@@ -20,9 +20,6 @@ static void leave_bootstrap(struct lien_conn *conn)
     free(conn->hs);
     conn->hs = NULL;
     lieni_conn_fabric_over(conn);
-    if (conn->half_open)
-        conn->ctx->half_open--;
-    conn->half_open = false;
 }
 
 static void stop_timers(struct lien_conn *conn)
@@ -119,6 +116,9 @@ static void gone(struct lien_conn *conn)
     lieni_conn_set_state(conn, LIENI_CONN_GONE);
     stop_timers(conn);
     lieni_list_remove(&conn->work);
+    if (conn->half_open) // until now: a peer that holds the fabric connection half-open holds a thread and the slab
+        conn->ctx->half_open--;
+    conn->half_open = false;
     conn->ctx->stats.conns_lost += conn->was_open && conn->status != LIEN_ECLOSED;
     if (!conn->has_handle)
         lieni_messages_drop(conn);
