@@ -48,7 +48,7 @@ struct lien_conn {
     bool closed_done;   // the last task ran
     bool shutdown_done; // ep_shutdown was called
     bool lost;          // something of it was quarantined
-    int broken;         // it must end with this, which progress context does; see lieni_conn_break()
+    int broken; // it must end with this, which progress context does; see lieni_conn_break()
     const char *broken_text;
     uint64_t lost_bytes;
     lien_conn_opts opts;
