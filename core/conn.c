@@ -257,6 +257,7 @@ int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn *
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.connect_ms;
     lieni_timer_set(&ctx->timers, &conn->timer, lieni_ctx_deadline(ctx, ms));
     conn->refs = 1; // its life
+    lieni_pool_ref(conn->opts.pool);
     lieni_list_append(&ctx->conns, &conn->node);
     *out = conn;
     return 0;

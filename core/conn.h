@@ -48,6 +48,8 @@ struct lien_conn {
     bool closed_done;   // the last task ran
     bool shutdown_done; // ep_shutdown was called
     bool lost;          // something of it was quarantined
+    int broken; // it must end with this, which progress context does; see lieni_conn_break()
+    const char *broken_text;
     uint64_t lost_bytes;
     lien_conn_opts opts;
     struct lieni_strand *strand;
@@ -146,6 +148,9 @@ void lieni_conn_fabric_over(struct lien_conn *conn);
 // teardown.c
 // Ends it, from any state but the last ones: operations are done with `status` at once, memory waits for evidence. `text` is logged (NULL: not).
 void lieni_conn_lose(struct lien_conn *conn, int status, const char *text);
+// The same, but later, in progress context: for callers that may be deep inside the end of something else of this connection, which the loss would
+// end a second time. Nothing is posted from now on. `text` is a constant.
+void lieni_conn_break(struct lien_conn *conn, int status, const char *text);
 void lieni_conn_close_locked(struct lien_conn *conn);
 // In ENDING: goes on when all has left.
 void lieni_conn_ending_step(struct lien_conn *conn);

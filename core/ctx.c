@@ -81,6 +81,11 @@ void lieni_ctx_changed(lien_ctx *ctx)
         pthread_cond_broadcast(&ctx->changed);
 }
 
+void lieni_ctx_mem_changed(void *ctx)
+{
+    lieni_ctx_changed(ctx);
+}
+
 void lieni_ctx_wake(lien_ctx *ctx)
 {
     if (!lieni_progress_here(ctx))
@@ -125,8 +130,11 @@ static int wait_driven(lien_ctx *ctx, uint64_t deadline)
     lieni_ctx_unlock(ctx);
     bool idle = lieni_progress_pass(ctx) == 0 && lieni_progress_arm(ctx) == 0;
     lieni_ctx_lock(ctx);
-    if (!idle || ctx->changes != seen)
+    if (!idle || ctx->changes != seen) {
+        wake_sleeper(
+            ctx); // the caller may stop here: whoever sleeps on the descriptor arms anew what this pass took in hand
         return 0; // perhaps what the caller waits for: by this pass, or another thread's
+    }
     struct pollfd pfd = {.fd = ctx->epoll_fd, .events = POLLIN};
     uint64_t ms = deadline == UINT64_MAX ? UINT64_MAX : (deadline - now) / LIENI_MS + 1;
     ctx->waiters++;
@@ -317,7 +325,6 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
     if (rc == 0)
         rc = lieni_strand_open(ctx->dispatch, false, &ctx->strand);
     const struct lieni_mem_args mem = {.lock = &ctx->lock,
-                                       .cond = &ctx->changed,
                                        .dispatch = ctx->dispatch,
                                        .env = &ctx->platform.env,
                                        .log = ctx->log,

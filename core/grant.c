@@ -246,8 +246,11 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
     if (rc == 0)
         rc = name_take(&conn->grants, grant);
     if (rc != 0) {
-        close_own(grant);
-        unborrow(grant, borrowed);
+        // A region that would not close can still be read: what it covers must not go home.
+        bool closed = close_own(grant);
+        for (uint32_t i = 0; !closed && i < borrowed; i++)
+            lieni_buf_lose(bufs[i], conn->nic->domain);
+        unborrow(grant, closed ? borrowed : 0);
         lieni_timer_fini(&conn->ctx->timers, &grant->release_timer);
         grant_free(grant);
         return rc;

@@ -110,6 +110,13 @@ void lieni_link_slab_unref(const lien_ctx *ctx, struct lieni_link *link)
     link->sends = NULL;
 }
 
+void lieni_link_send_lost(struct lien_conn *conn, struct lieni_send_slot *slot)
+{
+    if (slot->owner)
+        lieni_send_over_wire(slot->owner, conn->status);
+    slot->owner = NULL;
+}
+
 void lieni_link_close(struct lien_conn *conn, bool lost)
 {
     struct lieni_link *link = &conn->link;
@@ -216,7 +223,7 @@ static bool post_waiting(struct lien_conn *conn)
             return false;
         }
         if (rc != 0) {
-            lieni_conn_lose(conn, rc == LIEN_ESTATE ? LIEN_EPEERLOST : rc, "a send was refused");
+            lieni_conn_break(conn, rc == LIEN_ESTATE ? LIEN_EPEERLOST : rc, "a send was refused");
             return false;
         }
         lieni_liveness_posted(conn);
@@ -227,9 +234,11 @@ static bool post_waiting(struct lien_conn *conn)
     return true;
 }
 
+// The last credit is spent only by what gives some back: else both sides could spend theirs before either heard of the other, for good.
 static bool control_room(const struct lieni_link *link, enum lieni_frame_kind kind)
 {
-    return link->n_send_free > 0 && link->control_left > (kind == LIENI_FRAME_CREDIT ? 0u : 1u);
+    uint32_t kept = kind == LIENI_FRAME_CREDIT && link->control_owed > 0 ? 0 : 1;
+    return link->n_send_free > 0 && link->control_left > kept;
 }
 
 static bool send_control(struct lien_conn *conn, const struct lieni_frame *frame)
@@ -301,7 +310,7 @@ static void repost(struct lien_conn *conn);
 
 void lieni_link_pump(struct lien_conn *conn)
 {
-    if (conn->state != LIENI_CONN_OPEN && conn->state != LIENI_CONN_ENDING)
+    if ((conn->state != LIENI_CONN_OPEN && conn->state != LIENI_CONN_ENDING) || conn->broken != 0)
         return;
     repost(conn);
     if (can_send(conn)) {

@@ -5,7 +5,7 @@
 // Credits (R22). The receiver posts message_credits + control_credits receives, and one for each call it may have open. A MSG or CALL costs a message credit, which
 // comes back when the application frees the message; a REPLY costs the receive that its call reserved; every other frame costs a control credit, which comes back as soon as it is
 // consumed, and it always is: without the application. Credits ride in the header of every frame; when half of a class is owed,
-// a CREDIT frame carries them. The last control credit is spent on CREDIT frames only, so the return of credits never stalls.
+// a CREDIT frame carries them. The last control credit is spent on CREDIT frames only, and only if they give control credits back, so the return of credits never stalls.
 // A peer that overspends breaks the protocol. Under the state lock.
 
 #ifndef LIENI_LINK_H
@@ -62,6 +62,8 @@ struct lieni_link {
 int lieni_link_open(struct lien_conn *conn, struct lieni_recv **recvs);
 // Gives the slab up, which lives on for held messages; quarantined when `lost`.
 void lieni_link_close(struct lien_conn *conn, bool lost);
+// The send of this slot will have no evidence: its operation hears of it. The slot is never used again.
+void lieni_link_send_lost(struct lien_conn *conn, struct lieni_send_slot *slot);
 void lieni_link_slab_unref(const lien_ctx *ctx, struct lieni_link *link);
 
 // Bytes of the largest head of a message.

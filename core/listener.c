@@ -71,7 +71,7 @@ static void run_accept(struct lieni_task *task)
     int refused = listener->opts.on_accept(listener, conn, listener->opts.arg, &arg);
     lieni_ctx_lock(ctx);
     conn->opts.arg = arg;
-    if (refused) {
+    if (refused && conn->has_handle) { // it may have closed it itself
         conn->no_closed = true;
         lieni_conn_close_handle(conn);
     } else {
@@ -152,6 +152,7 @@ static void listener_free(struct lien_listener *listener)
 void lieni_listener_free(struct lien_listener *listener)
 {
     lieni_list_remove(&listener->node);
+    lieni_pool_unref(listener->conn_opts.pool);
     listener_free(listener);
 }
 
@@ -187,6 +188,7 @@ int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_o
     if (rc == 0)
         rc = open_locked(listener, address);
     if (rc == 0) {
+        lieni_pool_ref(listener->conn_opts.pool);
         lieni_list_append(&ctx->listeners, &listener->node);
         *out = listener;
     }

@@ -265,4 +265,6 @@ void lieni_liveness_retry(struct lieni_timer *timer)
     lieni_nic_want_reads(conn);
     if (conn->nic)
         lieni_nic_pump(conn->nic);
+    if (!lieni_timer_is_set(&conn->retry))
+        conn->retry_since = 0; // nothing is refused any more: what waited may have been canceled
 }

@@ -351,7 +351,7 @@ static void body_read(void *owner, int status)
         msg_free(msg);
     else if (lieni_conn_usable(conn) ==
              0) // the end of the connection drops it, and what is behind it
-        lieni_conn_lose(conn, status ? status : LIEN_EIO, "a message's body could not be read");
+        lieni_conn_break(conn, status ? status : LIEN_EIO, "a message's body could not be read");
 }
 
 static int start_body(struct lien_msg *msg, lien_buf *buf)
@@ -376,19 +376,15 @@ static int start_body(struct lien_msg *msg, lien_buf *buf)
     return 0;
 }
 
-// Memory for the body came, after a wait.
+// Memory for the body came, after a wait. A message that cannot have its body stays where it is: the loss drops it, and what is behind it.
 static void body_memory(struct lieni_pool_wait *wait, lien_buf *buf, int status)
 {
     struct lien_msg *msg = lieni_container(wait, struct lien_msg, wait);
     struct lien_conn *conn = msg->conn;
     if (status == 0)
         status = start_body(msg, buf);
-    if (status == 0)
-        return;
-    lieni_conn_ref(conn);
-    msg_free(msg);
-    lieni_conn_lose(conn, status, "no memory for a message's body");
-    lieni_conn_unref(conn);
+    if (status != 0)
+        lieni_conn_break(conn, status, "no memory for a message's body");
 }
 
 static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
@@ -482,8 +478,11 @@ void lieni_messages_lost(struct lien_conn *conn, int status)
             released(send, 0);
     }
     // Messages whose body is not here never will be; those whose READ runs are freed by its end. Those behind them go too: the peer's order has no gaps.
+    // First out of the inbox all of them, then freed: a body that goes home may let another message's wait for memory end, which frees that message.
+    struct lieni_node dropped, *n;
     bool gap = false;
-    for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = next) {
+    lieni_list_init(&dropped);
+    for (n = conn->inbox.next; n != &conn->inbox; n = next) {
         struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
         next = n->next;
         gap = gap || !msg->ready;
@@ -492,6 +491,10 @@ void lieni_messages_lost(struct lien_conn *conn, int status)
         conn->inbox_gap = true;
         msg->dropped = true;
         lieni_list_remove(n);
+        lieni_list_append(&dropped, n);
+    }
+    while ((n = lieni_list_pop(&dropped))) {
+        struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
         if (!msg->space)
             msg_free(msg);
     }

@@ -170,11 +170,14 @@ void lieni_read_lost(struct lien_read *read)
 
 void lieni_reads_stop(struct lien_conn *conn, const struct lieni_name *name, int status)
 {
-    // Stopping removes from the list at most the read itself: callbacks run elsewhere.
-    struct lieni_node *next;
-    for (struct lieni_node *n = conn->reads.next; n != &conn->reads; n = next) {
+    // Off a list of its own: memory that comes home may start reads, and a refused registration end them.
+    struct lieni_node batch, *n;
+    lieni_list_init(&batch);
+    while ((n = lieni_list_pop(&conn->reads)))
+        lieni_list_append(&batch, n);
+    while ((n = lieni_list_pop(&batch))) {
         struct lien_read *read = lieni_container(n, struct lien_read, node);
-        next = n->next;
+        lieni_list_append(&conn->reads, n);
         if (!name || (read->name.slot == name->slot && read->name.gen == name->gen))
             lieni_read_stop(read, status);
     }
@@ -238,16 +241,16 @@ static bool room(const struct lien_conn *conn, uint64_t len)
            (conn->reads_outstanding < conn->reads_max && conn->read_bytes + len <= max);
 }
 
-enum lieni_post lieni_read_post_one(struct lien_conn *conn)
+// One piece of `read`. *next: it has none, or never will: another one's turn.
+static enum lieni_post post_of(struct lien_read *read, bool *next)
 {
-    struct lieni_node *n = lieni_list_first(&conn->read_queue);
-    if (!n || lieni_conn_usable(conn) != 0)
-        return LIENI_NOTHING;
-    struct lien_read *read = lieni_container(n, struct lien_read, queue);
-    uint64_t max = least(conn->ctx->options.read_piece, conn->ops->traits->read_piece_max);
-    max = least(max, least(conn->ctx->options.read_conn_bytes, conn->ops->traits->read_bytes_max));
+    struct lien_conn *conn = read->conn;
+    const struct lieni_traits *t = conn->ops->traits;
+    uint64_t max = least(conn->ctx->options.read_piece, t->read_piece_max);
+    max = least(max, least(conn->ctx->options.read_conn_bytes, t->read_bytes_max));
     struct lieni_piece piece;
-    if (!lieni_plan_next(&read->plan, max, &piece)) {
+    *next = !lieni_plan_next(&read->plan, max, &piece);
+    if (*next) {
         lieni_list_remove(&read->queue);
         return LIENI_NOTHING;
     }
@@ -258,13 +261,29 @@ enum lieni_post lieni_read_post_one(struct lien_conn *conn)
         posted(read, &piece);
         return LIENI_POSTED;
     }
+    if (rc == LIEN_EREGISTER || rc == LIEN_ENOMEM) {
+        *next = true;
+        lieni_read_stop(read, rc);
+        return LIENI_NOTHING;
+    }
     if (rc == LIEN_EAGAIN)
         lieni_liveness_again(conn);
-    else if (rc == LIEN_EREGISTER || rc == LIEN_ENOMEM)
-        lieni_read_stop(read, rc);
     else
-        lieni_conn_lose(conn, rc == LIEN_ESTATE ? LIEN_EPEERLOST : rc, "a READ was refused");
+        lieni_conn_break(conn, rc == LIEN_ESTATE ? LIEN_EPEERLOST : rc, "a READ was refused");
     return LIENI_BLOCKED;
+}
+
+enum lieni_post lieni_read_post_one(struct lien_conn *conn)
+{
+    enum lieni_post did = LIENI_NOTHING;
+    struct lieni_node *n;
+    bool next = true;
+    while (next && (n = lieni_list_first(&conn->read_queue))) {
+        if (lieni_conn_usable(conn) != 0 || conn->broken != 0)
+            return LIENI_NOTHING;
+        did = post_of(lieni_container(n, struct lien_read, queue), &next);
+    }
+    return did;
 }
 
 void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev)

@@ -20,9 +20,6 @@ static void leave_bootstrap(struct lien_conn *conn)
     free(conn->hs);
     conn->hs = NULL;
     lieni_conn_fabric_over(conn);
-    if (conn->half_open)
-        conn->ctx->half_open--;
-    conn->half_open = false;
 }
 
 static void stop_timers(struct lien_conn *conn)
@@ -67,8 +64,11 @@ static bool abandon(struct lien_conn *conn)
     bool slab = false;
     enum lieni_wr_kind kind;
     void *owner;
-    while (lieni_wrs_abandon(&conn->wrs, &kind, &owner))
+    while (lieni_wrs_abandon(&conn->wrs, &kind, &owner)) {
         slab = slab || kind != LIENI_WR_READ;
+        if (kind == LIENI_WR_SEND)
+            lieni_link_send_lost(conn, owner);
+    }
     return slab;
 }
 
@@ -116,10 +116,15 @@ static void gone(struct lien_conn *conn)
     lieni_conn_set_state(conn, LIENI_CONN_GONE);
     stop_timers(conn);
     lieni_list_remove(&conn->work);
+    if (conn->half_open) // until now: a peer that holds the fabric connection half-open holds a thread and the slab
+        conn->ctx->half_open--;
+    conn->half_open = false;
     conn->ctx->stats.conns_lost += conn->was_open && conn->status != LIEN_ECLOSED;
     if (!conn->has_handle)
         lieni_messages_drop(conn);
     lieni_calls_gone(conn);
+    lieni_pool_unref(conn->opts.pool);
+    conn->opts.pool = NULL;
     lieni_conn_closed(conn);
     lieni_conn_unref(conn); // its life
 }
@@ -157,6 +162,15 @@ void lieni_conn_lose(struct lien_conn *conn, int status, const char *text)
     if (!conn->ep)
         gone(conn);
     lieni_conn_unref(conn);
+}
+
+void lieni_conn_break(struct lien_conn *conn, int status, const char *text)
+{
+    if (conn->broken != 0 || conn->state > LIENI_CONN_ENDING)
+        return;
+    conn->broken = status;
+    conn->broken_text = text;
+    lieni_conn_kick(conn);
 }
 
 void lieni_conn_ending_step(struct lien_conn *conn)
@@ -253,6 +267,7 @@ static void destroy(struct lien_conn *conn)
     if (rc != 0)
         proof = LIENI_UNKNOWN;
     ctx->stats.evidence_unknown += conn->wrs.unknown;
+    conn->wrs.unknown = 0; // counted once, though the connection may live on
     settle_memory(conn, proof);
     conn->ep = NULL;
     gone(conn);
@@ -260,6 +275,8 @@ static void destroy(struct lien_conn *conn)
 
 void lieni_conn_work(struct lien_conn *conn)
 {
+    if (conn->broken != 0)
+        lieni_conn_lose(conn, conn->broken, conn->broken_text);
     if (conn->state == LIENI_CONN_BOOT)
         lieni_conn_fabric_turn(conn);
     lieni_link_pump(conn); // probes

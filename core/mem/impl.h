@@ -167,7 +167,7 @@ struct lien_pool {
     uint64_t tickets;
     struct lieni_strand *strand; // opened with the first lien_pool_alloc_start
     uint64_t steps;              // blocks looked at, for the test of O(1)
-    uint32_t holds;              // calls that still use the struct
+    uint32_t holds;              // calls, connections and listeners that still use the struct
     bool closed, serving;
 };
 

@@ -19,7 +19,6 @@ struct lieni_mem_root; // one per ctx: all pools and lien_mems
 struct lieni_dispatch;
 struct lieni_mem_args {
     pthread_mutex_t *lock;
-    pthread_cond_t *cond;            // broadcast when something a _wait function waits for changed
     struct lieni_dispatch *dispatch; // where callbacks run
     const struct lieni_env *env;
     void *ctx;             // the lien_ctx, for the blocking twins
@@ -35,7 +34,9 @@ void lieni_mem_root_close(struct lieni_mem_root *root);
 
 // What the ctx provides. The root of a ctx (not NULL).
 struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx);
-// Waits, with the state lock held on entry and exit, until something changed (args->cond was broadcast, or progress was made) or `deadline_ns` of the
+// Something that a _wait function waits for changed: wakes all of them. Under the state lock.
+void lieni_ctx_mem_changed(void *ctx);
+// Waits, with the state lock held on entry and exit, until something changed (as above, or progress was made) or `deadline_ns` of the
 // environment's clock (UINT64_MAX: none): 0 (look again), LIEN_ETIMEDOUT, LIEN_EDEADLK (waiting here could never end).
 int lieni_ctx_wait_locked(void *ctx, uint64_t deadline_ns);
 
@@ -78,6 +79,9 @@ void lieni_pin_lose(struct lieni_pin *pin, struct lieni_domain *domain);
 // Whether a pool is of this root, and what it may hold at most.
 bool lieni_pool_in_ctx(const lien_pool *pool, const struct lieni_mem_root *root);
 uint64_t lieni_pool_limit(const lien_pool *pool);
+// Keeps the object (not its memory) when the pool is closed: allocations then answer LIEN_ESTATE. NULL is allowed. Under the lock.
+void lieni_pool_ref(lien_pool *pool);
+void lieni_pool_unref(lien_pool *pool);
 
 enum lieni_buf_state lieni_buf_state(const lien_buf *buf);
 bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root);

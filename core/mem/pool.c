@@ -536,3 +536,19 @@ uint64_t lieni_pool_limit(const lien_pool *pool)
 {
     return pool->limit;
 }
+
+void lieni_pool_ref(lien_pool *pool)
+{
+    if (pool) {
+        lieni_mem_assert_locked(pool->root);
+        pool->holds++;
+    }
+}
+
+void lieni_pool_unref(lien_pool *pool)
+{
+    if (pool) {
+        lieni_mem_assert_locked(pool->root);
+        pool_let_go(pool);
+    }
+}

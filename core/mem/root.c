@@ -46,7 +46,7 @@ bool lieni_mem_forked(const struct lieni_mem_root *root)
 
 int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root **out)
 {
-    if (!args || !args->lock || !args->cond || !args->dispatch || !args->env || !out) {
+    if (!args || !args->lock || !args->ctx || !args->dispatch || !args->env || !out) {
         return LIEN_EINVAL;
     }
     struct lieni_mem_root *root = calloc(1, sizeof *root);
@@ -162,7 +162,7 @@ int lieni_mem_fail(struct lieni_mem_root *root, int code, const char *format, ..
 void lieni_mem_changed(struct lieni_mem_root *root)
 {
     if (!root->orphan) {
-        pthread_cond_broadcast(root->args.cond);
+        lieni_ctx_mem_changed(root->args.ctx);
     }
 }
 

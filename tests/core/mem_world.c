@@ -114,6 +114,12 @@ struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx)
     return ((struct world *)(void *)ctx)->root;
 }
 
+void lieni_ctx_mem_changed(void *ctx)
+{
+    struct world *w = ctx;
+    pthread_cond_broadcast(&w->cond);
+}
+
 int lieni_ctx_wait_locked(void *ctx, uint64_t deadline_ns)
 {
     struct world *w = ctx;
@@ -155,7 +161,6 @@ void world_open(struct world *w)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&w->cond, &attr);
     w->args = (struct lieni_mem_args){.lock = &w->lock,
-                                      .cond = &w->cond,
                                       .dispatch = (struct lieni_dispatch *)(void *)w,
                                       .env = &w->env,
                                       .ctx = w,

@@ -19,6 +19,8 @@ static bool ep_unproven;   // ep_destroy succeeds and proves nothing
 static bool domain_proves; // domain_close proves
 static bool busy_once; // ep_destroy says busy, once, and an entry comes for the last READ posted
 static bool swallow_reads; // READs are accepted and never happen
+static bool swallow_sends; // SENDs
+static bool refuse_sends;  // as by an endpoint that is down
 static unsigned domains_open, domains_opened;
 static uint64_t last_read; // its context
 static void *last_user;
@@ -54,6 +56,14 @@ static int wrap_read(struct lieni_ep *ep, void *dst, size_t len, struct lieni_mr
 {
     last_read = context;
     return swallow_reads ? 0 : real->post_read(ep, dst, len, mr, addr, key, context);
+}
+
+static int wrap_send(struct lieni_ep *ep, const void *buf, size_t len, struct lieni_mr *mr,
+                     uint64_t context)
+{
+    if (refuse_sends)
+        return LIEN_ESTATE;
+    return swallow_sends ? 0 : real->post_send(ep, buf, len, mr, context);
 }
 
 static int wrap_connect(struct lieni_domain *domain, const struct lieni_ep_args *args,
@@ -139,12 +149,14 @@ static void open_bench(struct bench *b, const char *const *settings)
     wrapped.ep_destroy = wrap_destroy;
     wrapped.poll = wrap_poll;
     wrapped.post_read = wrap_read;
+    wrapped.post_send = wrap_send;
     wrapped.connect = wrap_connect;
     wrapped.domain_open = wrap_domain_open;
     wrapped.domain_close = wrap_domain_close;
     b->providers[0] = &wrapped;
     b->platform.providers = b->providers;
     ep_unproven = domain_proves = busy_once = swallow_reads = has_forged = false;
+    swallow_sends = refuse_sends = false;
     domains_open = domains_opened = 0;
     fault_log_clear();
     open_node(b, 0, settings);
@@ -283,6 +295,57 @@ static void with_proof(void)
     close_bench(&b);
 }
 
+// A message in flight at an end without proof: told, and nothing of its connection stays.
+static void lost_send(void)
+{
+    struct bench b;
+    struct link l;
+    open_bench(&b, NULL);
+    open_link(&b, &l);
+    ep_unproven = swallow_sends = true;
+    CHECK_EQ(lien_send(l.mine, "x", 1, NULL, 0, NULL), 0);
+    end_link(&b, &l);
+    CHECK_EQ(l.closed, LIEN_EQUARANTINED);
+    CHECK(lieni_list_empty(&b.ctx[0]->conns));
+    close_bench(&b);
+}
+
+// Closing stops reads that wait to be posted; their releases are refused, since the endpoint broke: each read ends once.
+static void refused_in_close(void)
+{
+    static const char *const one_read[] = {"reads_per_nic=1", NULL};
+    struct bench b;
+    struct link l;
+    lien_grant *grants[4];
+    open_bench(&b, one_read);
+    open_link(&b, &l);
+    swallow_reads = true;
+    for (unsigned i = 0; i < 4; i++) {
+        lien_buf *from = NULL, *to = NULL;
+        lien_token token;
+        lien_space *space;
+        lien_read_opts opts;
+        CHECK_EQ(lien_pool_alloc(b.pool[1], SIZE, &from), 0);
+        CHECK_EQ(lien_grant_open(l.theirs, &from, 1, NULL, &token, &grants[i]), 0);
+        lien_buf_free(&from);
+        CHECK_EQ(lien_pool_alloc(b.pool[0], SIZE, &to), 0);
+        CHECK_EQ(lien_space_open(b.ctx[0], &to, 1, &space), 0);
+        lien_read_opts_init(&opts);
+        opts.flags = LIEN_RELEASE;
+        CHECK_EQ(lien_read_start(l.mine, token.bytes, token.len, space, &opts, NULL), 0);
+        lien_space_free(&space);
+    }
+    refuse_sends = true;
+    lien_conn_close(&l.mine);
+    run(&b, 3000 * MS);
+    for (unsigned i = 0; i < 4; i++)
+        lien_grant_close(&grants[i]);
+    end_link(&b, &l);
+    CHECK_EQ(l.closed, 0);
+    CHECK(lieni_list_empty(&b.ctx[0]->conns));
+    close_bench(&b);
+}
+
 // An entry that is read after the destruction began does not prove the end of its READ.
 static void late_entry(void)
 {
@@ -368,6 +431,8 @@ static void test(int argc, char **argv)
     without_proof(false);
     without_proof(true);
     late_entry();
+    lost_send();
+    refused_in_close();
     caps();
 }
 

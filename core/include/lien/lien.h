@@ -271,7 +271,8 @@ typedef struct lien_conn_opts {
     size_t size;
     unsigned flags;      // LIEN_INLINE
     uint32_t timeout_ms; // from start to open; default option connect_ms
-    lien_pool *pool;     // where bodies of received messages go; NULL: a pool of the ctx's own
+    lien_pool *
+        pool; // where bodies of received messages go; NULL: a pool of the ctx's own. Closing it first ends the connection at the next body
     void *arg;
     // Open (0), or it never will be (the status; the log names the stage). Runs once, before any other.
     void (*on_open)(lien_conn *conn, int status, void *arg);
