@@ -33,7 +33,7 @@ extern const struct lieni_provider fake_provider;
 extern char world_log[512];    // the last line
 extern unsigned world_strands; // open ones
 
-void world_open(struct world *w); // with LIEN_GUARD in the environment pools are guarded
+void world_open(struct world *w);  // with LIEN_GUARD in the environment pools are guarded
 void world_close(struct world *w); // lieni_mem_root_close, then what is queued
 lien_ctx *world_ctx(struct world *w);
 void world_lock(struct world *w);

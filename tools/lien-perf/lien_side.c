@@ -177,7 +177,7 @@ static int lien_serve(const struct side *side, int in, int out)
     if (status == 0)
         status = open_source(&server);
     if (status == 0) {
-    opts.conn = &conn;
+        opts.conn = &conn;
         status = lien_listener_open(server.ctx, "127.0.0.1:0", &opts, &listener);
         status = status == 0 ? say_where(listener, out) : failed("lien_listener_open", status);
     }
