@@ -270,6 +270,8 @@ static void msg_free(struct lien_msg *msg)
     lieni_list_remove(&msg->node);
     if (msg->wait.pool)
         lieni_pool_wait_stop(&msg->wait);
+    if (msg->body)
+        lieni_buf_keep(msg->body, false);
     if (msg->body && conn->ctx->dead)
         lien_buf_free(&msg->body);
     else if (msg->body)
@@ -343,6 +345,7 @@ static void body_read(void *owner, int status)
     msg->space = NULL;
     if (status == 0 && !msg->dropped && lieni_target_take(space, &msg->body, 1) == 0) {
         lieni_target_free(space);
+        lieni_buf_keep(msg->body, true);
         ready(msg);
         return;
     }
@@ -564,8 +567,11 @@ int lien_msg_take_body(lien_msg *msg, lien_buf **buf)
         return LIEN_EINVAL;
     if (!msg->body)
         return LIEN_ENOTFOUND;
+    lieni_ctx_lock(msg->conn->ctx);
+    lieni_buf_keep(msg->body, false);
     *buf = msg->body;
     msg->body = NULL;
+    lieni_ctx_unlock(msg->conn->ctx);
     return 0;
 }
 

@@ -71,6 +71,7 @@ int lieni_target_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **out
     space->n = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
         space->bufs[i] = bufs[i];
+        lieni_buf_keep(bufs[i], true);
         space->len += lien_buf_len(bufs[i]);
         bufs[i] = NULL;
     }
@@ -122,8 +123,10 @@ void lieni_target_free(lien_space *space)
         space->free_wanted = true;
         return;
     }
-    for (uint32_t i = 0; i < space->n; i++)
+    for (uint32_t i = 0; i < space->n; i++) {
+        lieni_buf_keep(space->bufs[i], false);
         lieni_buf_free_locked(space->bufs[i]);
+    }
     free(space);
 }
 
@@ -178,6 +181,8 @@ int lieni_target_take(lien_space *space, lien_buf **bufs, size_t n)
     if (n != space->n)
         return LIEN_ERANGE;
     memcpy(bufs, space->bufs, n * sizeof(*bufs));
+    for (size_t i = 0; i < n; i++)
+        lieni_buf_keep(bufs[i], false);
     space->n = 0;
     space->len = 0;
     return 0;

@@ -94,6 +94,7 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
     buf->forever = false;
     buf->freed = false;
     buf->received = false;
+    buf->kept = false;
     lieni_list_init(&buf->spare);
     atomic_store_explicit(&buf->len, len, memory_order_relaxed);
     atomic_store_explicit(&buf->state, LIENI_BUF_IDLE, memory_order_relaxed);
@@ -195,10 +196,21 @@ void lien_buf_free(lien_buf **slot)
         return;
     }
     lieni_mem_enter(root);
-    if (alive(buf)) {
+    if (alive(buf) && buf->kept) {
+        if (!root->orphan)
+            (void)lieni_mem_fail(
+                root, LIEN_EBUSY,
+                "buffer %llu belongs to a space or a message: it is not freed by itself",
+                (unsigned long long)buf->id);
+    } else if (alive(buf)) {
         free_or_defer(buf);
     }
     lieni_mem_leave(root);
+}
+
+void lieni_buf_keep(lien_buf *buf, bool kept)
+{
+    buf->kept = kept;
 }
 
 // -- Lends -----------------------------------------------------------------------------------------

@@ -141,6 +141,7 @@ struct lien_buf {
     bool forever;           // lost to a domain whose end proved nothing
     bool freed;             // by its holder, while lent
     bool received;          // counts against the reserve first
+    bool kept;              // a space or a message owns it: the application only looks at it
     _Atomic int lender;     // enum lieni_lender; guarded only
     _Atomic uint64_t lent_conn, lent_op;
 };

@@ -76,6 +76,9 @@ int lieni_buf_pin(lien_buf *buf, struct lieni_pin **pin);
 void lieni_pin_end(struct lieni_pin *pin);
 void lieni_pin_lose(struct lieni_pin *pin, struct lieni_domain *domain);
 
+// A space or a message owns the handle while `kept`: lien_buf_free() of what was given out to look at has no effect, and is logged.
+void lieni_buf_keep(lien_buf *buf, bool kept);
+
 // Whether a pool is of this root, and what it may hold at most.
 bool lieni_pool_in_ctx(const lien_pool *pool, const struct lieni_mem_root *root);
 uint64_t lieni_pool_limit(const lien_pool *pool);

@@ -207,6 +207,14 @@ void contract_space(void)
     REFUSES(LIEN_EINVAL, lien_space_buf, space, 0, NULL);
     REFUSES(LIEN_ERANGE, lien_space_buf, space, 2, out);
     REFUSES(LIEN_ERANGE, lien_space_buf, space, SIZE_MAX, out);
+    // A buffer of a space is to look at: freeing it has no effect on the space.
+    lien_buf *looked = NULL;
+    CHECK(lien_space_buf(space, 0, &looked) == 0);
+    size_t looked_len = lien_buf_len(looked);
+    lien_buf *given = looked;
+    lien_buf_free(&given);
+    CHECK(!given && lien_buf_len(looked) == looked_len &&
+          lien_buf_data(looked, &(const void *){NULL}) == 0);
     REFUSES(LIEN_EINVAL, lien_space_take, NULL, out, 2);
     REFUSES(LIEN_EINVAL, lien_space_take, space, NULL, 2);
     REFUSES(LIEN_ERANGE, lien_space_take, space, out, 0);

@@ -64,10 +64,10 @@ struct flow {
     bool drop;
 };
 
-static void send_all(int fd, const uint8_t *bytes, size_t len)
+static void send_all(int fd, const uint8_t *bytes, size_t len, int flags)
 {
     while (len > 0) {
-        ssize_t n = send(fd, bytes, len, MSG_NOSIGNAL);
+        ssize_t n = send(fd, bytes, len, MSG_NOSIGNAL | flags);
         if (n <= 0)
             return; // the other end is gone, which its own direction shows
         bytes += n;
@@ -95,7 +95,8 @@ static void header_done(struct fault_relay *relay, struct flow *f, int to)
     if (f->drop)
         relay->eaten++;
     else
-        send_all(to, f->header, HEADER);
+        // In one segment with what follows: libfabric takes a request that it reads in two parts for a broken one.
+        send_all(to, f->header, HEADER, f->left > 0 ? MSG_MORE : 0);
 }
 
 static void follow(struct fault_relay *relay, struct flow *f, int to, const uint8_t *bytes,
@@ -106,7 +107,7 @@ static void follow(struct fault_relay *relay, struct flow *f, int to, const uint
         if (f->left > 0) {
             part = f->left < n ? (size_t)f->left : n;
             if (!f->drop)
-                send_all(to, bytes, part);
+                send_all(to, bytes, part, 0);
             f->left -= part;
         } else {
             part = HEADER - f->have < n ? HEADER - f->have : n;
@@ -137,7 +138,7 @@ static void pass(struct fault_relay *relay, int client, int server)
             if (i == 0)
                 follow(relay, &f, server, bytes, (size_t)n);
             else
-                send_all(client, bytes, (size_t)n);
+                send_all(client, bytes, (size_t)n, 0);
         }
     }
 }
