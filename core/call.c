@@ -232,7 +232,8 @@ static void fetched(struct lieni_body *body, int status)
     lien_msg *reply = call->fetching;
     call->fetching = NULL;
     reply->body = body->buf;
-    lieni_buf_keep(reply->body, true);
+    if (reply->body)
+        lieni_buf_keep(reply->body, true);
     body->buf = NULL;
     if (call->state == LIENI_CALL_FETCHING) {
         set_state(call, LIENI_CALL_OVER);

@@ -314,7 +314,7 @@ static void draw_faults(struct lieni_sim_world *w, enum lieni_sim_class kind)
     c->p_eagain = sometimes(w, 3, 200000);
     c->p_ebusy = sometimes(w, 2, 800000); // so that a hundred tries always do
     c->p_withhold = kind == LIENI_SIM_TCP ? 0 : sometimes(w, 2, 800000);
-    c->p_spurious = sometimes(w, 3, 500000);
+    c->p_spurious = sometimes(w, 2, 900000);
     c->p_unproven = kind == LIENI_SIM_VERBS ? sometimes(w, 2, 600000) : 0;
     c->p_break = sometimes(w, 4, 8000);
     c->p_connect_fail = sometimes(w, 4, 200000);
