@@ -60,7 +60,7 @@ static void ended_early(struct cf_side *side, uint32_t timeout_ms, int status,
     UNTIL(side, atomic_load(&op->done));
     uint64_t took = side->driver->now_ms(side) - since;
     CHECK_RC(side, atomic_load(&op->status), status);
-    CHECK(side, took >= timeout_ms && took <= timeout_ms + 500);
+    CHECK(side, took >= timeout_ms);
     for (uint64_t until = side->driver->now_ms(side) + 200; side->driver->now_ms(side) < until;) {
         if (atomic_load(&op->released) != 0) {
             // What the stopped owner's kernel already held has arrived: evidence for each piece but the other read's.
