@@ -66,18 +66,6 @@ uint64_t lieni_quarantine_of_peer(const struct lieni_quarantine *q, const char *
     return bytes;
 }
 
-uint64_t lieni_quarantine_of_domain(const struct lieni_quarantine *q,
-                                    const struct lieni_domain *domain)
-{
-    uint64_t bytes = 0;
-    for (struct lieni_node *n = q->entries.next; n != &q->entries; n = n->next) {
-        const struct entry *e = lieni_container(n, struct entry, node);
-        if (e->domain == domain)
-            bytes += e->bytes;
-    }
-    return bytes;
-}
-
 void lieni_quarantine_ended(struct lieni_quarantine *q, const struct lieni_domain *domain,
                             bool proven)
 {

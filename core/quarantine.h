@@ -21,8 +21,6 @@ void lieni_quarantine_free(struct lieni_quarantine *q);
 void lieni_quarantine_add(struct lieni_quarantine *q, const struct lieni_domain *domain,
                           const char *peer, uint64_t bytes);
 uint64_t lieni_quarantine_of_peer(const struct lieni_quarantine *q, const char *peer);
-uint64_t lieni_quarantine_of_domain(const struct lieni_quarantine *q,
-                                    const struct lieni_domain *domain);
 // The domain is closed. Proved: its bytes are given back and leave the account; else they stay in it for good.
 void lieni_quarantine_ended(struct lieni_quarantine *q, const struct lieni_domain *domain,
                             bool proven);
