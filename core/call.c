@@ -634,12 +634,6 @@ static int start(struct lien_conn *conn, const char *method, const void *args, s
 
 // -- Public --
 
-void lien_call_opts_init(lien_call_opts *opts)
-{
-    if (opts)
-        *opts = (lien_call_opts){.size = sizeof(*opts)};
-}
-
 static int call_opts(const lien_call_opts *in, lien_call_opts *out)
 {
     lien_call_opts_init(out);

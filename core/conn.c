@@ -284,12 +284,6 @@ void lieni_conn_free(struct lien_conn *conn)
 
 // -- Public --
 
-void lien_conn_opts_init(lien_conn_opts *opts)
-{
-    if (opts)
-        *opts = (lien_conn_opts){.size = sizeof(*opts)};
-}
-
 static int check_opts(const lien_ctx *ctx, const lien_conn_opts *in, lien_conn_opts *out)
 {
     lien_conn_opts_init(out);

@@ -178,12 +178,6 @@ int lieni_opts_copy(void *out, size_t out_size, const void *in, size_t in_size)
 
 // -- Opening --
 
-void lien_ctx_opts_init(lien_ctx_opts *opts)
-{
-    if (opts)
-        *opts = (lien_ctx_opts){.size = sizeof(*opts)};
-}
-
 static int init_sync(lien_ctx *ctx)
 {
     pthread_condattr_t attr;

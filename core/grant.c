@@ -544,12 +544,6 @@ bool lieni_imports_any_due(const struct lien_conn *conn)
 
 // -- Public --
 
-void lien_grant_opts_init(lien_grant_opts *opts)
-{
-    if (opts)
-        *opts = (lien_grant_opts){.size = sizeof(*opts)};
-}
-
 static int grant_opts(const lien_grant_opts *in, lien_grant_opts *out)
 {
     lien_grant_opts_init(out);

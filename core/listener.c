@@ -125,12 +125,6 @@ void lieni_listener_opened(struct lien_listener *listener, struct lien_conn *con
 
 // -- Public --
 
-void lien_listener_opts_init(lien_listener_opts *opts)
-{
-    if (opts)
-        *opts = (lien_listener_opts){.size = sizeof(*opts)};
-}
-
 static int listener_opts(const lien_ctx *ctx, const lien_listener_opts *in,
                          struct lien_listener *listener)
 {

@@ -203,12 +203,6 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
     return 0;
 }
 
-void lien_send_opts_init(lien_send_opts *opts)
-{
-    if (opts)
-        *opts = (lien_send_opts){.size = sizeof(*opts)};
-}
-
 static int send_opts(const lien_send_opts *in, lien_send_opts *out)
 {
     lien_send_opts_init(out);

@@ -420,12 +420,6 @@ void lieni_read_go(struct lien_read *read)
 
 // -- Public --
 
-void lien_read_opts_init(lien_read_opts *opts)
-{
-    if (opts)
-        *opts = (lien_read_opts){.size = sizeof(*opts)};
-}
-
 static int read_opts(const lien_read_opts *in, lien_read_opts *out)
 {
     lien_read_opts_init(out);

@@ -9,12 +9,6 @@
 #include "core/read.h"
 #include "core/request.h"
 
-void lien_transfer_opts_init(lien_transfer_opts *opts)
-{
-    if (opts)
-        *opts = (lien_transfer_opts){.size = sizeof(*opts)};
-}
-
 static int transfer_opts(const lien_transfer_opts *in, lien_transfer_opts *out)
 {
     lien_transfer_opts_init(out);

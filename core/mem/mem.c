@@ -27,13 +27,6 @@ static void set_state(lien_mem *mem, enum lieni_mem_state to)
     lieni_mem_changed(mem->root);
 }
 
-void lien_mem_opts_init(lien_mem_opts *opts)
-{
-    if (opts) {
-        *opts = (lien_mem_opts){.size = sizeof *opts};
-    }
-}
-
 static int opts_check(struct lieni_mem_root *root, void *addr, size_t len,
                       const lien_mem_opts *given, lien_mem_opts *opts)
 {

@@ -25,14 +25,6 @@ static size_t smaller(size_t a, size_t b)
 
 // -- Open ------------------------------------------------------------------------------------------
 
-void lien_pool_opts_init(lien_pool_opts *opts)
-{
-    if (opts) {
-        *opts = (lien_pool_opts){
-            .size = sizeof *opts, .limit = (size_t)4 << 30, .reserve = SIZE_MAX, .numa_node = -1};
-    }
-}
-
 static int opts_check(struct lieni_mem_root *root, lien_pool_opts *opts)
 {
     if (opts->flags & ~(LIEN_HUGE_PAGES | LIEN_GUARD | LIEN_UNGUARDED)) {

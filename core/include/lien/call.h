@@ -72,7 +72,10 @@ typedef struct lien_transfer_opts {
     void *arg;
 } lien_transfer_opts;
 
-LIEN_API void lien_transfer_opts_init(lien_transfer_opts *opts);
+static inline void lien_transfer_opts_init(lien_transfer_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Reads from the caller's read space into `space`, which is lent until on_released. on_done(0): all bytes are here, and the call still lived when they were. LIEN_ESTALE: they may be
 // anything. LIEN_ECANCELED: the call ended, or the request did. Errors of the start: LIEN_ERANGE (an op outside a space, or there is no read space), LIEN_EOVERLAP, LIEN_EBUSY (`space` is
@@ -127,7 +130,10 @@ typedef struct lien_call_opts {
     void *arg;
 } lien_call_opts;
 
-LIEN_API void lien_call_opts_init(lien_call_opts *opts);
+static inline void lien_call_opts_init(lien_call_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Starts a call with `len` bytes of arguments, copied (with spaces of few buffers up to info.eager_max of lien_conn_info() fit). Lends both spaces. `call` may be NULL. LIEN_EAGAIN: no credit, or all
 // call credits are taken; retry after on_writable. LIEN_EMSGSIZE. LIEN_EBUSY: a buffer or the write space is lent. LIEN_EOVERLOAD: the peer takes no new calls. LIEN_ENOTSUP: the peer takes no

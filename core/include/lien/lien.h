@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <lien/errors.h>
 
@@ -46,6 +47,16 @@ extern "C" {
 #define LIEN_TOKEN_MAX 1600
 // A timeout without end.
 #define LIEN_FOREVER UINT32_MAX
+// What each ..._opts_init() below does: all fields 0, which means their defaults (a pool's options name three others), and `size` as the header that the program was built with has it. Inline for
+// that: a library whose structs have grown must neither write beyond an older program's struct nor promise fields that the program does not know. NULL does
+// nothing.
+#define LIEN_OPTS_INIT_(opts)                                                                      \
+    do {                                                                                           \
+        if (opts) {                                                                                \
+            memset((opts), 0, sizeof *(opts));                                                     \
+            (opts)->size = sizeof *(opts);                                                         \
+        }                                                                                          \
+    } while (0)
 
 typedef struct lien_ctx lien_ctx;     // root: providers, threads, budgets, log
 typedef struct lien_pool lien_pool;   // memory the library owns
@@ -107,7 +118,10 @@ typedef struct lien_ctx_opts {
     void *log_arg;
 } lien_ctx_opts;
 
-LIEN_API void lien_ctx_opts_init(lien_ctx_opts *opts);
+static inline void lien_ctx_opts_init(lien_ctx_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, a value out of range, or option `provider` against FI_PROVIDER; the log names the nearest
 // known key, or the limit.
@@ -184,7 +198,15 @@ typedef struct lien_pool_opts {
     int numa_node;   // node to allocate on, or -1 for any; default -1
 } lien_pool_opts;
 
-LIEN_API void lien_pool_opts_init(lien_pool_opts *opts);
+static inline void lien_pool_opts_init(lien_pool_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+    if (opts) {
+        opts->limit = (size_t)4 << 30;
+        opts->reserve = SIZE_MAX;
+        opts->numa_node = -1;
+    }
+}
 
 // Opens a pool. LIEN_EINVAL: reserve or populate above limit, an unknown flag, LIEN_GUARD and LIEN_UNGUARDED, a NUMA node that cannot be used (the log names
 // it). LIEN_ENOMEM.
@@ -231,7 +253,10 @@ typedef struct lien_mem_opts {
     void *arg;
 } lien_mem_opts;
 
-LIEN_API void lien_mem_opts_init(lien_mem_opts *opts);
+static inline void lien_mem_opts_init(lien_mem_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Registers `len` bytes at `addr`, which the application owns and keeps mapped until on_released. Registration with a provider is lazy, per
 // domain; its failure shows as LIEN_EREGISTER where the memory is first used.
@@ -288,7 +313,10 @@ typedef struct lien_conn_opts {
     const lien_service *service; // what the peer may call; NULL: nothing
 } lien_conn_opts;
 
-LIEN_API void lien_conn_opts_init(lien_conn_opts *opts);
+static inline void lien_conn_opts_init(lien_conn_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Connects to a listener at "host:port" ("[v6]:port"). Never blocks (names are resolved elsewhere). The handle is valid until lien_conn_close().
 // Errors that come later come by on_open. LIEN_EADDR: malformed address.
@@ -349,7 +377,10 @@ typedef struct lien_listener_opts {
     void (*on_closed)(lien_listener *listener, void *arg); // the last callback, once
 } lien_listener_opts;
 
-LIEN_API void lien_listener_opts_init(lien_listener_opts *opts);
+static inline void lien_listener_opts_init(lien_listener_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Listens at "host:port"; port 0 picks one, host "*" means every address. LIEN_EADDR: cannot be bound, the log says why.
 LIEN_API int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
@@ -375,7 +406,10 @@ typedef struct lien_send_opts {
         timeout_ms; // lien_send_wait only: how long to wait for credit and result; default LIEN_FOREVER
 } lien_send_opts;
 
-LIEN_API void lien_send_opts_init(lien_send_opts *opts);
+static inline void lien_send_opts_init(lien_send_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Sends one message: a head of `head_len` bytes (0 .. info.eager_max), copied before it returns, and a body of `n` buffers (0 .. LIEN_BUFS_MAX),
 // which move by the peer's READ. The buffers stay the caller's: readable, not writable, until on_released; freeing is put off till then.
@@ -413,7 +447,10 @@ typedef struct lien_grant_opts {
     void *arg;
 } lien_grant_opts;
 
-LIEN_API void lien_grant_opts_init(lien_grant_opts *opts);
+static inline void lien_grant_opts_init(lien_grant_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // What the peer needs to read a grant: opaque bytes, to be carried in the host's own message.
 typedef struct lien_token {
@@ -467,7 +504,10 @@ typedef struct lien_read_opts {
     void *arg;
 } lien_read_opts;
 
-LIEN_API void lien_read_opts_init(lien_read_opts *opts);
+static inline void lien_read_opts_init(lien_read_opts *opts)
+{
+    LIEN_OPTS_INIT_(opts);
+}
 
 // Reads from the peer's grant named by `token` into `space`, which is lent at once and back by on_released at the latest. LIEN_ERANGE: an op outside token or space.
 // LIEN_EOVERLAP: two ops write the same bytes. LIEN_ESTALE: the grant was released or revoked, or is another connection's.
