@@ -72,11 +72,12 @@ static void write_over(void *owner, int status)
     struct lieni_inwrite *w = owner;
     struct lien_conn *conn = w->conn;
     struct lien_call *call = w->call;
+    int released = w->read->released; // of the space, whatever became of the bytes
     lieni_conn_ref(conn);
     lieni_read_unref(w->read);
     w->read = NULL;
     w->call = NULL;
-    lieni_call_write_over(call, status);
+    lieni_call_write_over(call, released);
     lieni_call_unref(call);
     if (lieni_conn_usable(conn) == 0 || conn->state == LIENI_CONN_ENDING)
         answer(w, status);

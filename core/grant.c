@@ -373,10 +373,12 @@ void lieni_grants_end(struct lien_conn *conn, bool proven)
     struct lieni_node *n;
     while ((n = lieni_list_first(&conn->live_grants))) {
         struct lien_grant *grant = lieni_container(n, struct lien_grant, node);
-        if (proven)
+        if (proven) {
             over(grant);
-        else
-            lost(grant);
+            continue;
+        }
+        close_own(grant); // or they would keep the domain from closing
+        lost(grant);
     }
 }
 

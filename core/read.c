@@ -92,10 +92,10 @@ static void settled(struct lien_read *read, int released)
     read->space = NULL;
     lieni_list_remove(&read->node);
     lieni_import_read_over(conn, read->name);
-    if (read->over)
-        read->over(read->owner, read->status != 0 ? read->status : released);
     if (read->on_released)
         post_task(read, &read->released_task);
+    if (read->over) // after the task: the strand is the owner's, which this may end
+        read->over(read->owner, read->status != 0 ? read->status : released);
     lieni_ctx_changed(conn->ctx);
     lieni_read_unref(read); // running
 }

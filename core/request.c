@@ -417,6 +417,10 @@ void lieni_request_writes_over(struct lien_request *request)
 {
     if (request->state != LIENI_REQUEST_REPLYING || request->n_writes > 0)
         return;
+    if (request->gave_up && request->reply_status == 0) { // after the reply: it fails all the same
+        forget_reply(request);
+        request->reply_status = LIEN_ETIMEDOUT;
+    }
     set_state(request, LIENI_REQUEST_OVER);
     if (request->has_timer)
         lieni_timer_clear(&request->conn->ctx->timers, &request->timer);
