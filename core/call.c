@@ -646,6 +646,8 @@ int lien_call_start(lien_conn *conn, const char *method, const void *args, size_
     lien_call_opts full;
     if (!conn || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -668,6 +670,8 @@ int lien_call_cancel(lien_call *call)
 {
     if (!call)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(call->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = call->conn->ctx;
     lieni_ctx_lock(ctx);
     give_up(call, LIEN_ECANCELED);
@@ -679,6 +683,8 @@ int lien_call_close(lien_call **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_call *call = *slot;
     lien_ctx *ctx = call->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -716,6 +722,8 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
     lien_call_opts full;
     if (!conn || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     lien_ctx *ctx = conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
@@ -747,6 +755,8 @@ int lien_conn_goaway(lien_conn *conn)
 {
     if (!conn)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_conn_usable(conn);
     if (rc == 0 && conn->calls.max == 0)

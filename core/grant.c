@@ -588,6 +588,8 @@ int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n, const lien
     lien_grant_opts full;
     if (!conn || !token || !grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = grant_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -601,6 +603,8 @@ int lien_grant_revoke(lien_grant *grant)
 {
     if (!grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(grant->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_grant_revoke(grant);
@@ -612,6 +616,8 @@ int lien_grant_wait(lien_grant *grant, uint32_t timeout_ms)
 {
     if (!grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(grant->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
@@ -628,6 +634,8 @@ int lien_grant_close(lien_grant **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_grant *grant = *slot;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -656,6 +664,8 @@ int lien_token_open(lien_conn *conn, const void *token, size_t len, lien_token_i
     struct lieni_token_data data;
     if (!conn || !token || !info || info->size < sizeof(info->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_token_of(conn, token, len, &data);
     lieni_ctx_unlock(conn->ctx);
@@ -676,6 +686,8 @@ int lien_release(lien_conn *conn, const void *token, size_t len)
     struct lieni_token_data data;
     if (!conn || !token)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_token_of(conn, token, len, &data);
     if (rc == 0)

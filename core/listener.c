@@ -168,6 +168,8 @@ int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_o
 {
     if (!ctx || !address || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     struct lien_listener *listener = calloc(1, sizeof(*listener));
     if (!listener)
         return LIEN_ENOMEM;
@@ -196,6 +198,8 @@ int lien_listener_address(lien_listener *listener, char *text, size_t size)
 {
     if (!listener || !text)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     size_t len = strlen(listener->address);
     if (len >= size)
         return LIEN_ERANGE;
@@ -207,6 +211,8 @@ int lien_listener_accept_wait(lien_listener *listener, uint32_t timeout_ms, lien
 {
     if (!listener || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     if (listener->opts.on_accept)
         return LIEN_ESTATE;
     lien_ctx *ctx = listener->ctx;
@@ -262,6 +268,8 @@ int lien_listener_close(lien_listener **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->ctx))
+        return LIEN_EFORK;
     struct lien_listener *listener = *slot;
     lien_ctx *ctx = listener->ctx;
     lieni_ctx_lock(ctx);

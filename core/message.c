@@ -215,6 +215,8 @@ int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *cons
     lien_send_opts full;
     if (!conn || (head_len > 0 && !head))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = send_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -230,6 +232,8 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     lien_send_opts full;
     if (!conn || (head_len > 0 && !head))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = send_opts(opts, &full);
     lien_ctx *ctx = conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
@@ -515,6 +519,8 @@ int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **out)
 {
     if (!conn || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     if (conn->opts.on_message)
         return LIEN_ESTATE;
     lien_ctx *ctx = conn->ctx;
@@ -545,6 +551,8 @@ int lien_msg_head(const lien_msg *msg, const void **data, size_t *len)
 {
     if (!msg || !data || !len)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(msg->conn->ctx))
+        return LIEN_EFORK;
     *data = msg->head;
     *len = msg->head_len;
     return 0;
@@ -552,13 +560,15 @@ int lien_msg_head(const lien_msg *msg, const void **data, size_t *len)
 
 lien_buf *lien_msg_body(lien_msg *msg)
 {
-    return msg ? msg->body : NULL;
+    return msg && !lieni_ctx_forked(msg->conn->ctx) ? msg->body : NULL;
 }
 
 int lien_msg_take_body(lien_msg *msg, lien_buf **buf)
 {
     if (!msg || !buf)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(msg->conn->ctx))
+        return LIEN_EFORK;
     if (!msg->body)
         return LIEN_ENOTFOUND;
     lieni_ctx_lock(msg->conn->ctx);
@@ -574,9 +584,11 @@ void lien_msg_free(lien_msg **slot)
     if (!slot || !*slot)
         return;
     struct lien_msg *msg = *slot;
-    lien_ctx *ctx = msg->conn->ctx;
-    lieni_ctx_lock(ctx);
     *slot = NULL;
+    lien_ctx *ctx = msg->conn->ctx;
+    if (lieni_ctx_forked(ctx))
+        return;
+    lieni_ctx_lock(ctx);
     msg_free(msg);
     lieni_ctx_unlock(ctx);
 }

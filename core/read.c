@@ -446,6 +446,8 @@ int lien_read_start(lien_conn *conn, const void *token, size_t token_len, lien_s
     lien_read_opts full;
     if (!conn || !token || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = read_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -471,6 +473,8 @@ int lien_read_cancel(lien_read *read)
 {
     if (!read)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(read->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = read->conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_read_stop(read, LIEN_ECANCELED);
@@ -480,13 +484,17 @@ int lien_read_cancel(lien_read *read)
 
 lien_path lien_read_path(const lien_read *read)
 {
-    return read && read->conn->ops ? read->conn->ops->traits->path : LIEN_PATH_NONE;
+    if (!read || !read->conn->ops || lieni_ctx_forked(read->conn->ctx))
+        return LIEN_PATH_NONE;
+    return read->conn->ops->traits->path;
 }
 
 int lien_read_close(lien_read **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_read *read = *slot;
     lien_ctx *ctx = read->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -516,6 +524,8 @@ int lien_read_wait(lien_conn *conn, const void *token, size_t token_len, lien_bu
     lien_read_opts full;
     if (!conn || !token)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = conn->ctx;
     int rc = read_opts(opts, &full);
     if (rc == 0)

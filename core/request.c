@@ -485,6 +485,8 @@ int lien_request_reply_body(lien_request **slot, int status, const void *data, s
 {
     if (!slot || !*slot || (len > 0 && !data) || status > 0)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_request *request = *slot;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -511,8 +513,10 @@ void lien_request_drop(lien_request **slot)
         return;
     struct lien_request *request = *slot;
     lien_ctx *ctx = request->conn->ctx;
-    lieni_ctx_lock(ctx);
     *slot = NULL;
+    if (lieni_ctx_forked(ctx))
+        return;
+    lieni_ctx_lock(ctx);
     request->on_cancel = NULL;
     lieni_request_cancel(request, LIEN_ECANCELED, true);
     finish(request);
@@ -521,10 +525,17 @@ void lien_request_drop(lien_request **slot)
 
 // -- Asking --
 
+static bool usable_here(const lien_request *request)
+{
+    return request && !lieni_ctx_forked(request->conn->ctx);
+}
+
 int lien_request_args(const lien_request *request, const void **data, size_t *len)
 {
     if (!request || !data || !len)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     *data = request->args;
     *len = request->args_len;
     return 0;
@@ -532,13 +543,15 @@ int lien_request_args(const lien_request *request, const void **data, size_t *le
 
 lien_buf *lien_request_body(lien_request *request)
 {
-    return request ? request->body.buf : NULL;
+    return usable_here(request) ? request->body.buf : NULL;
 }
 
 int lien_request_take_body(lien_request *request, lien_buf **buf)
 {
     if (!request || !buf)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     if (!request->body.buf)
         return LIEN_ENOTFOUND;
     *buf = request->body.buf;
@@ -548,22 +561,22 @@ int lien_request_take_body(lien_request *request, lien_buf **buf)
 
 const char *lien_request_method(const lien_request *request)
 {
-    return request ? request->method->name : NULL;
+    return usable_here(request) ? request->method->name : NULL;
 }
 
 uint64_t lien_request_read_len(const lien_request *request)
 {
-    return request && request->read ? request->read->total : 0;
+    return usable_here(request) && request->read ? request->read->total : 0;
 }
 
 uint64_t lien_request_write_len(const lien_request *request)
 {
-    return request ? request->space_len : 0;
+    return usable_here(request) ? request->space_len : 0;
 }
 
 uint32_t lien_request_left_ms(lien_request *request)
 {
-    if (!request)
+    if (!usable_here(request))
         return 0;
     uint64_t now = lieni_ctx_now(request->conn->ctx);
     return now < request->deadline ? (uint32_t)((request->deadline - now) / LIENI_MS) : 0;
@@ -571,7 +584,7 @@ uint32_t lien_request_left_ms(lien_request *request)
 
 bool lien_request_cancelled(lien_request *request)
 {
-    if (!request)
+    if (!usable_here(request))
         return true;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -584,6 +597,8 @@ int lien_request_on_cancel(lien_request *request, void (*fn)(void *arg), void *a
 {
     if (!request)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
     int rc = request->state == LIENI_REQUEST_LIVE ? 0 : LIEN_ECANCELED;

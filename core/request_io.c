@@ -64,6 +64,8 @@ int lien_request_read(lien_request *request, lien_space *space, const lien_trans
     lien_transfer_opts full;
     if (!request || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -86,6 +88,8 @@ int lien_request_read_wait(lien_request *request, lien_space *space, const lien_
     lien_transfer_opts full;
     if (!request || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, &full);
     lien_ctx *ctx = request->conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
@@ -431,6 +435,8 @@ int lien_request_write(lien_request *request, lien_buf *const *bufs, size_t n,
     lien_transfer_opts full;
     if (!request)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -450,6 +456,8 @@ int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t
     lien_transfer_opts full;
     if (!request)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, &full);
     lien_ctx *ctx = request->conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)

@@ -448,12 +448,12 @@ void lieni_losses_abandon(struct lieni_mem_root *root)
 
 size_t lien_buf_len(const lien_buf *buf)
 {
-    return buf && alive(buf) ? atomic_load_explicit(&buf->len, memory_order_relaxed) : 0;
+    return check(buf) == 0 ? atomic_load_explicit(&buf->len, memory_order_relaxed) : 0;
 }
 
 size_t lien_buf_capacity(const lien_buf *buf)
 {
-    return buf && alive(buf) ? buf->cap : 0;
+    return check(buf) == 0 ? buf->cap : 0;
 }
 
 void lieni_buf_trim(lien_buf *buf, size_t len)

@@ -32,6 +32,9 @@ int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root
 // gone; memory that is lent, lost or still registered stays mapped until the process ends.
 void lieni_mem_root_close(struct lieni_mem_root *root);
 
+// Forks between the process that opened the first root and this one. What was made in another generation is the parent's. Any thread.
+unsigned lieni_fork_generation(void);
+
 // What the ctx provides. The root of a ctx (not NULL).
 struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx);
 // Something that a _wait function waits for changed: wakes all of them. Under the state lock.

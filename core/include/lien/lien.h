@@ -15,6 +15,8 @@
 //  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults. A size that no
 //    version has is LIEN_EINVAL; a field set that this library does not know yet is LIEN_ENOTSUP; an unknown flag is LIEN_EINVAL.
 //  - A NULL pointer where an object, an output or bytes are needed is LIEN_EINVAL, and so is an object of another ctx. What is refused changes nothing.
+//  - In a forked child every object belongs to the parent: a function that takes one answers LIEN_EFORK, one that returns no code answers as for NULL, and nothing is freed. A new ctx may be
+//    opened there. A callback in which the process forked must not return in the child: exec or _exit.
 //  - Times are milliseconds. As an argument of a _wait function 0 asks without waiting; in an
 //    options struct it means the default named at the field. LIEN_FOREVER waits without limit.
 // Since 0.1, all of it.
