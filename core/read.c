@@ -92,10 +92,10 @@ static void settled(struct lien_read *read, int released)
     read->space = NULL;
     lieni_list_remove(&read->node);
     lieni_import_read_over(conn, read->name);
+    if (read->on_released) // before the owner hears of it: its request may end then, and the strand with it
+        post_task(read, &read->released_task);
     if (read->over)
         read->over(read->owner, read->status != 0 ? read->status : released);
-    if (read->on_released)
-        post_task(read, &read->released_task);
     lieni_ctx_changed(conn->ctx);
     lieni_read_unref(read); // running
 }
