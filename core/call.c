@@ -280,8 +280,13 @@ int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
     if (frame->n_keys > 0 && wanted && call->reply_buf &&
         frame->total <= lien_buf_len(call->reply_buf))
         return fetch(call, slot, frame);
-    if (frame->n_keys > 0 && lieni_import_release(conn, frame->name) != 0)
-        return LIEN_EPROTO;
+    if (frame->n_keys > 0) {
+        int rc = lieni_import_first(conn, frame->name);
+        if (rc == 0)
+            rc = lieni_import_release(conn, frame->name);
+        if (rc != 0)
+            return rc;
+    }
     if (wanted && frame->head_len > 0) {
         reply = lieni_message_reply(conn, slot, frame, index);
         if (!reply)

@@ -32,6 +32,7 @@ struct lieni_call_slot {
 struct lieni_request_slot {
     struct lien_request *request; // while its REPLY is owed by us; a reference
     uint32_t gen;
+    bool cancelled; // the CANCEL of this generation came
 };
 
 struct lieni_calls {

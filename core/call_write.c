@@ -165,11 +165,11 @@ static int begin(struct lien_conn *conn, const struct lieni_frame *frame)
                                            .n_keys = frame->n_keys};
     memcpy(w->source->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
     lieni_list_init(&w->node);
-    int rc = lieni_import_open(conn, frame->name); // its release is owed from now on
+    int rc = lieni_import_first(conn, frame->name); // its release is owed from now on
     if (rc != 0) {
         forget_plan(w);
         free(w);
-        return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+        return rc;
     }
     conn->calls.assembly = w;
     return 0;

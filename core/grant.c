@@ -478,6 +478,12 @@ int lieni_import_open(struct lien_conn *conn, struct lieni_name name)
     return 0;
 }
 
+int lieni_import_first(struct lien_conn *conn, struct lieni_name name)
+{
+    int rc = owed(conn, name) ? LIEN_EPROTO : lieni_import_open(conn, name);
+    return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+}
+
 void lieni_import_read_begins(struct lien_conn *conn, struct lieni_name name)
 {
     struct lieni_import *im = owed(conn, name);

@@ -408,7 +408,7 @@ static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
     if (rc != LIEN_ELIMIT)
         return rc;
     // Its release is owed from now on, though nothing is read before there is memory.
-    rc = lieni_import_open(conn, frame->name);
+    rc = lieni_import_first(conn, frame->name);
     if (rc != 0)
         return rc;
     msg->wait.len = frame->total;

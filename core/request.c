@@ -200,8 +200,9 @@ void lieni_request_cancel(struct lien_request *request, int status, bool tell)
 int lieni_request_cancel_arrived(struct lien_conn *conn, uint64_t id)
 {
     struct lieni_request_slot *slot = &conn->calls.peer[lieni_call_slot(id)];
-    if (slot->gen != lieni_call_gen(id))
+    if (slot->gen != lieni_call_gen(id) || slot->cancelled)
         return LIEN_EPROTO;
+    slot->cancelled = true;
     if (slot->request)
         lieni_request_cancel(slot->request, LIEN_ECANCELED, true);
     return 0; // else our REPLY was on its way
@@ -322,7 +323,7 @@ static int open_spaces(struct lien_request *request, const struct lieni_frame *f
                                                .total = frame->read_total,
                                                .n_keys = frame->n_read_keys};
     memcpy(request->read->keys, frame->read_keys, frame->n_read_keys * sizeof(frame->read_keys[0]));
-    rc = lieni_import_open(conn, frame->read_name);
+    rc = lieni_import_first(conn, frame->read_name);
     if (rc != 0) {
         free(request->read);
         request->read = NULL;
@@ -370,18 +371,21 @@ int lieni_request_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     if (!request)
         return LIEN_ENOMEM;
     s->gen++;
+    s->cancelled = false;
     s->request = request;
     int refused = 0, rc = open_spaces(request, frame);
     if (rc != 0) { // the connection ends, and with it the request
         lieni_request_cancel(request, rc, false);
-        return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+        return rc;
     }
     rc = refusal(request, frame);
     if (rc != 0) {
         if (frame->n_keys > 0) // released unread
+            refused = lieni_import_first(conn, frame->name);
+        if (frame->n_keys > 0 && refused == 0)
             refused = lieni_import_release(conn, frame->name);
         lieni_request_cancel(request, rc, true);
-        return refused == LIEN_ESTALE ? LIEN_EPROTO : refused;
+        return refused;
     }
     lieni_timer_set(&conn->ctx->timers, &request->timer, request->deadline);
     return frame->n_keys > 0 ? fetch(request, frame) : begin(request);
