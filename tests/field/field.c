@@ -9,11 +9,11 @@
 
 #include "core/conn.h"
 
-#define OWN_SETTINGS 3
+#define OWN_SETTINGS 4
 
 // Patient: the tests stop things on purpose, and machines are slow.
 static const char *const common[OWN_SETTINGS] = {"heartbeat_ms=1000", "dead_ms=60000",
-                                                 "dispatch_threads=4"};
+                                                 "call_ms=120000", "dispatch_threads=4"};
 
 static void on_lost(lien_conn *conn, int status, void *arg)
 {
@@ -28,19 +28,21 @@ static void start_peer(struct field *f)
     char ports[32];
     uint16_t port = fault_free_port();
     snprintf(ports, sizeof ports, "fabric_ports=%u-%u", port, port);
-    const char *const relayed[] = {
-        common[0], common[1], common[2], "read_watchdog_ms=60000", ports, "advertise=127.0.0.2",
-        NULL};
-    const char *const direct[] = {common[0], common[1], common[2], NULL};
+    const char *settings[] = {common[0], common[1], common[2], common[3], NULL, NULL, NULL, NULL};
+    if (f->relayed) {
+        settings[OWN_SETTINGS] = ports;
+        settings[OWN_SETTINGS + 1] = "advertise=127.0.0.2";
+        settings[OWN_SETTINGS + 2] = "read_watchdog_ms=60000";
+    }
     if (f->relayed)
         fault_relay_start(&f->relay, port);
-    fault_peer_start(&f->peer, f->relayed ? relayed : direct);
+    fault_peer_start(&f->peer, settings);
 }
 
 void field_open(struct field *f, unsigned flags, const lien_service *service,
                 const char *const *settings)
 {
-    const char *all[16] = {common[0], common[1], common[2], "read_watchdog_ms=60000"};
+    const char *all[16] = {common[0], common[1], common[2], common[3], "read_watchdog_ms=60000"};
     memset(f, 0, sizeof *f);
     f->relayed = (flags & FIELD_RELAYED) != 0;
     for (unsigned i = 0; settings && settings[i]; i++) {
@@ -287,6 +289,10 @@ static const struct {
 static void test(int argc, char **argv)
 {
     unsigned n = 0;
+    if (argc > 2 && strcmp(argv[1], "--case") == 0) {
+        CHECK(field_case(argv[2]));
+        return;
+    }
     for (unsigned i = 0; i < sizeof reports / sizeof reports[0]; i++) {
         if (argc > 1 && strcmp(argv[1], reports[i].name) != 0)
             continue;

@@ -24,6 +24,11 @@
     X(field_report_11_failed_piece)                                                                \
     X(field_report_12_zero_and_gibibyte)                                                           \
     X(field_report_13_eagain_ends)                                                                 \
+    X(field_report_14_registration_cache)                                                          \
+    X(field_report_15_memory_lock)                                                                 \
+    X(field_report_16_refused_provider)                                                            \
+    X(field_report_18_unknown_keys)                                                                \
+    X(field_report_19_path)                                                                        \
     X(field_report_20_first_message)                                                               \
     X(field_report_21_reserve_for_receiving)                                                       \
     X(field_report_22_connect_timer)
@@ -31,6 +36,9 @@
 #define FIELD_DECLARE(name) void name(void);
 FIELD_REPORTS(FIELD_DECLARE)
 #undef FIELD_DECLARE
+
+// Runs a case of env.c in this process. False: there is none of this name.
+bool field_case(const char *name);
 
 // -- A connection to a serving process ---------------------------------------------------------------------------------------------
 

@@ -176,6 +176,45 @@ static struct lieni_frame a_call(void)
     return call;
 }
 
+static void fill_keys(struct lieni_key *keys, uint32_t n, uint64_t *total)
+{
+    for (uint32_t i = 0; i < n; i++)
+        keys[i] = (struct lieni_key){.addr = 4096, .key = 1 + i, .len = 8};
+    *total = 8 * n;
+}
+
+// A frame with 64 keys behind `fixed` gets one more: nothing about it is wrong but their number.
+static size_t one_more(uint8_t *bytes, size_t len, unsigned count, unsigned total, unsigned fixed)
+{
+    memmove(bytes + fixed + LIENI_KEY_SIZE, bytes + fixed, len - fixed);
+    CHECK_EQ(bytes[count], LIEN_BUFS_MAX);
+    bytes[count]++;
+    lieni_put16(bytes + 2, (uint16_t)(len + LIENI_KEY_SIZE));
+    lieni_put64(bytes + total, lieni_get64(bytes + total) + 8);
+    return len + LIENI_KEY_SIZE;
+}
+
+static void lists_of_65(void)
+{
+    uint8_t bytes[RAW_FRAME_MAX];
+    struct lieni_frame call = a_call(), msg = {.kind = LIENI_FRAME_MSG};
+    call.n_read_keys = LIEN_BUFS_MAX;
+    fill_keys(call.read_keys, LIEN_BUFS_MAX, &call.read_total);
+    size_t len = encode(&call, bytes, sizeof bytes);
+    breaks(bytes, one_more(bytes, len, AT_CALL_READ_BUFS, 64 + 8, 80));
+    call = a_call();
+    call.name = (struct lieni_name){.slot = 1, .gen = 1};
+    call.n_keys = LIEN_BUFS_MAX;
+    fill_keys(call.keys, LIEN_BUFS_MAX, &call.total);
+    len = encode(&call, bytes, sizeof bytes);
+    breaks(bytes, one_more(bytes, len, AT_CALL_BODY_BUFS, 48 + 8, 80));
+    msg.name = (struct lieni_name){.slot = 0, .gen = 1};
+    msg.n_keys = LIEN_BUFS_MAX;
+    fill_keys(msg.keys, LIEN_BUFS_MAX, &msg.total);
+    len = encode(&msg, bytes, sizeof bytes);
+    breaks(bytes, one_more(bytes, len, 32, 24, 40));
+}
+
 static void lists_of_calls(void)
 {
     static const uint8_t counts[] = {0, 1, 3, 64, 65, 128, 255};
@@ -294,6 +333,7 @@ static void list_in_many_frames(void)
 void field_report_09_lists_from_the_wire(void)
 {
     set_up();
+    lists_of_65();
     lists_of_calls();
     lists_of_writes();
     list_in_many_frames();

@@ -457,3 +457,160 @@ Test(sim, field_report_12_zero_lengths)
     }
     world_close(w);
 }
+
+// -- 13: EAGAIN for ever --
+
+// The provider takes nothing any more: tried again for as long as the peer may be alive, seldom, and then told.
+Test(sim, field_report_13_eagain_ends)
+{
+    struct world *w = slow(LIENI_SIM_TCP);
+    struct seen s = {0};
+    struct lieni_sim_counts before, after;
+    lieni_sim_counts_get(w->sim, &before);
+    lieni_sim_world_config(w->sim)->p_eagain = 1000000;
+    lien_call_opts opts = call_to(&s);
+    uint64_t begin = lieni_sim_now(w->sim);
+    cr_assert_eq(lien_call_start(w->conn[CLIENT], "test/desk", "x", 1, &opts, NULL), 0);
+    cr_assert(run_until(w, &s.released, 60000));
+    once(&s, LIEN_EPEERLOST);
+    cr_assert(w->lost[CLIENT]);
+    cr_assert_leq(lieni_sim_now(w->sim) - begin, 11000 * MS); // twice dead_ms, and a little
+    lieni_sim_counts_get(w->sim, &after);
+    cr_assert_lt(after.eagain - before.eagain, 5000);
+    cr_assert_eq(lien_send(w->conn[CLIENT], "x", 1, NULL, 0, NULL), LIEN_EPEERLOST);
+    lieni_sim_world_config(w->sim)->p_eagain = 0;
+    world_close(w);
+}
+
+// -- 20, 21, 22: a connection of its own, which nobody has accepted --
+
+struct second {
+    lien_listener *listener;
+    lien_conn *mine, *theirs;
+    bool over;
+    int status;
+    uint64_t at;
+    struct world *w;
+};
+
+static void second_opened(lien_conn *conn, int status, void *arg)
+{
+    struct second *s = arg;
+    (void)conn;
+    s->over = true;
+    s->status = status;
+    s->at = lieni_sim_now(s->w->sim);
+}
+
+static void second_open(struct world *w, struct second *s, lien_pool *pool)
+{
+    char bound[96], address[96];
+    lien_conn_opts conn, mine;
+    lien_listener_opts opts;
+    *s = (struct second){.w = w};
+    lien_conn_opts_init(&conn);
+    conn.service = &service;
+    lien_listener_opts_init(&opts);
+    opts.conn = &conn;
+    cr_assert_eq(lien_listener_open(w->ctx[SERVER], "*:0", &opts, &s->listener), 0);
+    cr_assert_eq(lien_listener_address(s->listener, bound, sizeof(bound)), 0);
+    snprintf(address, sizeof(address), "%s%s", lieni_sim_node_host(w->sim, SERVER),
+             strrchr(bound, ':'));
+    lien_conn_opts_init(&mine);
+    mine.on_open = second_opened;
+    mine.arg = s;
+    mine.pool = pool;
+    cr_assert_eq(lien_conn_open(w->ctx[CLIENT], address, &mine, &s->mine), 0);
+}
+
+static void second_close(struct second *s)
+{
+    lien_conn_close(&s->mine);
+    if (s->theirs)
+        lien_conn_close(&s->theirs);
+    lien_listener_close(&s->listener);
+    run_ms(s->w, 5000);
+}
+
+Test(sim, field_report_20_first_message)
+{
+    struct world *w = slow(LIENI_SIM_TCP);
+    struct second s;
+    struct seen c = {0};
+    lien_msg *msg;
+    second_open(w, &s, NULL);
+    cr_assert(run_until(w, &s.over, 5000));
+    cr_assert_eq(s.status, 0);
+    for (unsigned i = 0; i < 20; i++)
+        cr_assert_eq(lien_send(s.mine, &i, sizeof(i), NULL, 0, NULL), 0);
+    lien_call_opts opts = call_to(&c);
+    cr_assert_eq(lien_call_start(s.mine, "test/desk", NULL, 0, &opts, NULL), 0);
+    run_ms(w, 1000);
+    cr_assert_eq(desk.n, 0); // nobody has taken the connection
+    cr_assert_not(c.done);
+    cr_assert_eq(lien_listener_accept_wait(s.listener, 0, &s.theirs), 0);
+    for (unsigned i = 0; i < 20; i++) {
+        const void *head;
+        size_t len;
+        cr_assert_eq(lien_msg_recv_wait(s.theirs, 0, &msg), 0);
+        cr_assert_eq(lien_msg_head(msg, &head, &len), 0);
+        cr_assert(len == sizeof(i) && memcmp(head, &i, len) == 0);
+        lien_msg_free(&msg);
+    }
+    run_ms(w, 10);
+    cr_assert_eq(desk.n, 1);
+    finish(w, &desk.request[0], &c, 0);
+    second_close(&s);
+    world_close(w);
+}
+
+Test(sim, field_report_21_reserve_for_receiving)
+{
+    struct world *w = slow(LIENI_SIM_TCP);
+    struct second s;
+    lien_pool *pool;
+    lien_pool_opts opts;
+    lien_buf *taken[64];
+    lien_msg *msg;
+    unsigned n = 0;
+    lien_pool_opts_init(&opts);
+    opts.limit = 8 * MIB;
+    opts.reserve = 2 * MIB;
+    cr_assert_eq(lien_pool_open(w->ctx[CLIENT], &opts, &pool), 0);
+    second_open(w, &s, pool);
+    cr_assert(run_until(w, &s.over, 5000));
+    run_ms(w, 10);
+    cr_assert_eq(lien_listener_accept_wait(s.listener, 0, &s.theirs), 0);
+    while (lien_pool_alloc(pool, MIB / 4, &taken[n]) == 0)
+        n++;
+    cr_assert_eq(n, 24);
+    for (unsigned i = 0; i < 8; i++) {
+        lien_buf *body = buf_new(w, SERVER, MIB, i);
+        cr_assert_eq(lien_send(s.theirs, "b", 1, &body, 1, NULL), 0);
+        lien_buf_free(&body);
+        run_ms(w, 500);
+        cr_assert_eq(lien_msg_recv_wait(s.mine, 0, &msg), 0);
+        cr_assert(buf_is(lien_msg_body(msg), i));
+        lien_msg_free(&msg);
+    }
+    while (n > 0)
+        lien_buf_free(&taken[--n]);
+    second_close(&s);
+    cr_assert_eq(lien_pool_close(&pool), 0);
+    world_close(w);
+}
+
+Test(sim, field_report_22_connect_timer)
+{
+    struct world *w = slow(LIENI_SIM_TCP);
+    struct second s;
+    w->asleep[SERVER] = true;
+    uint64_t begin = lieni_sim_now(w->sim);
+    second_open(w, &s, NULL);
+    cr_assert(run_until(w, &s.over, 60000));
+    cr_assert_eq(s.status, LIEN_ETIMEDOUT);
+    cr_assert_eq((s.at - begin) / MS, 5000); // connect_ms
+    w->asleep[SERVER] = false;
+    second_close(&s);
+    world_close(w);
+}
