@@ -9,6 +9,7 @@
 
 #include "core/message.h"
 #include "core/read.h"
+#include "core/verify.h"
 
 #define TO(state) (1u << (state))
 
@@ -182,6 +183,7 @@ void lieni_request_cancel(struct lien_request *request, int status, bool tell)
         lieni_timer_clear(&request->conn->ctx->timers, &request->timer);
     lieni_request_give_up(request, LIEN_ECANCELED);
     release_read(request, LIEN_ECANCELED);
+    lieni_verify_end(request);
     lieni_body_stop(&request->body, LIEN_ECANCELED);
     forget_reply(request);
     if (was == LIENI_REQUEST_LIVE && request->on_cancel && request->strand) {
@@ -404,6 +406,7 @@ void lieni_requests_ready(struct lien_conn *conn)
 static void finish(struct lien_request *request)
 {
     release_read(request, LIEN_ECANCELED);
+    lieni_verify_end(request);
     if (request->state == LIENI_REQUEST_CANCELLED) {
         set_state(request, LIENI_REQUEST_OVER);
     } else {
@@ -459,8 +462,8 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
     struct lieni_token_data *body = calloc(1, sizeof(*body));
     if (!body)
         return LIEN_ENOMEM;
-    int rc = lieni_grant_open(request->conn, bufs, n, 0, body->keys, &body->n_keys,
-                              &request->reply_grant);
+    int rc = lieni_grant_open(request->conn, bufs, n, 0, lieni_verify_own(request), body->keys,
+                              &body->n_keys, &request->reply_grant);
     if (rc != 0) {
         free(body);
         return rc;
