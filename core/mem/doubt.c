@@ -58,18 +58,28 @@ void lieni_buf_doubt(lien_buf *buf, struct lieni_doubt *doubt)
     buf->doubt_len = was > len ? was : len;
 }
 
+// No more than a line for who looks for it: programs may try first and ask then.
+static int refused(const lien_buf *buf, const struct lieni_doubt *doubt)
+{
+    if (buf->root->args.log) {
+        struct lieni_log_at at = {0};
+        lieni_log_say(buf->root->args.log, LIEN_LOG_DEBUG, &at, LIEN_EUNVERIFIED,
+                      "buffer %llu holds bytes that a request read and nobody vouched for: %s",
+                      (unsigned long long)buf->id,
+                      !doubt->reader
+                          ? "it has ended, so lien_buf_clear() or a read of all of it is left"
+                      : doubt->bad ? "the answer was no, or none came"
+                                   : "lien_request_verify() asks");
+    }
+    return LIEN_EUNVERIFIED;
+}
+
 int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_doubt *own)
 {
     for (size_t i = 0; i < n; i++) {
         const struct lieni_doubt *doubt = lieni_buf_doubt_of(bufs[i]);
         if (doubt && doubt != own) {
-            return lieni_mem_fail(
-                bufs[i]->root, LIEN_EUNVERIFIED,
-                "buffer %llu holds bytes that a request read and nobody vouched for: %s",
-                (unsigned long long)bufs[i]->id,
-                !doubt->reader ? "it has ended, so lien_buf_clear() or a read of all of it is left"
-                : doubt->bad   ? "the answer was no, or none came"
-                               : "lien_request_verify() asks");
+            return refused(bufs[i], doubt);
         }
     }
     return 0;

@@ -598,6 +598,7 @@ Test(verify, marks_outlive_the_request)
     cr_assert_eq(lien_buf_set_len(buf, 4000), 0);
     buf = read_into(w, &b, buf, 4000, 0, LIEN_EUNVERIFIED); // more of it was in doubt
     cr_assert_eq(lien_buf_set_len(buf, 5000), 0);
+    lien_buf *own = read_new(w, &b, 100, 0);
     lien_transfer_opts none;
     lien_transfer_opts_init(&none);
     cr_assert_eq(lien_request_write(b.request, &buf, 1, &none), LIEN_EUNVERIFIED);
@@ -607,6 +608,7 @@ Test(verify, marks_outlive_the_request)
     lien_transfer_opts to = transfer_to(&x);
     cr_assert_eq(lien_request_write(b.request, &buf, 1, &to), 0);
     cr_assert(run_until(w, &x.released, 1000));
+    lien_buf_free(&own);
     finish(w, &b);
     // A read that waits for its verdict replaces the mark by good bytes, if it replaces all of them.
     buf = read_into(w, &other, buf, 4999, 0, 0);

@@ -116,6 +116,12 @@ static void buffers(void)
     REFUSES(LIEN_EINVAL, lien_buf_mut, NULL, &mut);
     REFUSES(LIEN_EINVAL, lien_buf_mut, buf, NULL);
     CHECK(data == UNTOUCHED && mut == UNTOUCHED);
+    ANSWERS(0, lien_buf_unverified, NULL);
+    ANSWERS(0, lien_buf_unverified, buf);
+    REFUSES(LIEN_EINVAL, lien_buf_clear, NULL);
+    ANSWERS(0, lien_buf_clear, buf);
+    CHECK(lien_buf_data(buf, &data) == 0 && ((const char *)data)[99] == 0);
+    CHECK(lien_buf_len(buf) == 100);
     CALLS(lien_buf_free, &buf);
 }
 
