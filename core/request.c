@@ -86,6 +86,8 @@ static void release_read(struct lien_request *request, int status)
 static void let_go(struct lien_request *request)
 {
     args_free(request);
+    if (request->body.buf)
+        lieni_buf_keep(request->body.buf, false);
     if (request->body.buf && request->conn->ctx->dead)
         lien_buf_free(&request->body.buf);
     else if (request->body.buf)
@@ -260,6 +262,8 @@ static int begin(struct lien_request *request)
 static void fetched(struct lieni_body *body, int status)
 {
     struct lien_request *request = lieni_container(body, struct lien_request, body);
+    if (body->buf)
+        lieni_buf_keep(body->buf, true);
     if (status != 0)
         lieni_request_cancel(request, status, true);
     else if (request->state == LIENI_REQUEST_QUEUED)
@@ -451,7 +455,8 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
     if (n > LIEN_BUFS_MAX || (n > 0 && !bufs))
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
-        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem))
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem) ||
+            lieni_buf_kept(bufs[i]))
             return LIEN_EINVAL;
         total += lien_buf_len(bufs[i]);
     }
@@ -538,11 +543,16 @@ int lien_request_take_body(lien_request *request, lien_buf **buf)
 {
     if (!request || !buf)
         return LIEN_EINVAL;
-    if (!request->body.buf)
-        return LIEN_ENOTFOUND;
-    *buf = request->body.buf;
-    request->body.buf = NULL;
-    return 0;
+    lien_ctx *ctx = request->conn->ctx;
+    lieni_ctx_lock(ctx);
+    int rc = request->body.buf ? 0 : LIEN_ENOTFOUND;
+    if (rc == 0) {
+        *buf = request->body.buf;
+        lieni_buf_keep(*buf, false);
+        request->body.buf = NULL;
+    }
+    lieni_ctx_unlock(ctx);
+    return rc;
 }
 
 const char *lien_request_method(const lien_request *request)

@@ -202,7 +202,7 @@ void lien_buf_free(lien_buf **slot)
         if (!root->orphan)
             (void)lieni_mem_fail(
                 root, LIEN_EBUSY,
-                "buffer %llu belongs to a space or a message: it is not freed by itself",
+                "buffer %llu belongs to a space, a message or a request: it is not freed by itself",
                 (unsigned long long)buf->id);
     } else if (alive(buf)) {
         free_or_defer(buf);
@@ -213,6 +213,11 @@ void lien_buf_free(lien_buf **slot)
 void lieni_buf_keep(lien_buf *buf, bool kept)
 {
     buf->kept = kept;
+}
+
+bool lieni_buf_kept(const lien_buf *buf)
+{
+    return buf->kept;
 }
 
 // -- Lends -----------------------------------------------------------------------------------------

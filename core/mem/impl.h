@@ -142,7 +142,7 @@ struct lien_buf {
     bool forever;              // lost to a domain whose end proved nothing
     bool freed;                // by its holder, while lent
     bool received;             // counts against the reserve first
-    bool kept;                 // a space or a message owns it: the application only looks at it
+    bool kept;                 // a space, a message or a request owns it: the application only looks at it
     struct lieni_doubt *doubt; // a reference: bytes of its read number doubt_read are in doubt
     uint64_t doubt_read;
     size_t doubt_len;   // up to where

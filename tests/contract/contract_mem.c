@@ -221,6 +221,9 @@ void contract_space(void)
     lien_buf_free(&given);
     CHECK(!given && lien_buf_len(looked) == looked_len &&
           lien_buf_data(looked, &(const void *){NULL}) == 0);
+    lien_space *second = UNTOUCHED;
+    REFUSES(LIEN_EINVAL, lien_space_open, w.a, &looked, 1, &second);
+    CHECK(looked && second == UNTOUCHED);
     REFUSES(LIEN_EINVAL, lien_space_take, NULL, out, 2);
     REFUSES(LIEN_EINVAL, lien_space_take, space, NULL, 2);
     REFUSES(LIEN_ERANGE, lien_space_take, space, out, 0);

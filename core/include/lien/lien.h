@@ -281,7 +281,7 @@ LIEN_API int lien_mem_unregister_wait(lien_mem **mem, uint32_t timeout_ms);
 // -- Space: the target of a read ---------------------------------------------------------------------------------------------------
 
 // Moves `n` buffers (1 .. LIEN_BUFS_MAX) into a space and stores NULL in each slot: seen as one run of bytes in that order. LIEN_EBUSY: one of
-// them is lent. LIEN_EINVAL: a NULL slot or one buffer twice. On error no slot changes.
+// them is lent. LIEN_EINVAL: a NULL slot, one buffer twice, or one that belongs to a space, a message or a request. On error no slot changes.
 LIEN_API int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space);
 // Sum of the buffers' lengths.
 LIEN_API uint64_t lien_space_len(const lien_space *space);
