@@ -11,6 +11,7 @@
 #include "core/message.h"
 #include "core/read.h"
 #include "core/request.h"
+#include "core/verify.h"
 
 #define TO(state) (1u << (state))
 
@@ -493,7 +494,7 @@ static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct 
         call->read[call->n_read] = opts->read[call->n_read];
         call->n_read++;
     }
-    int rc = lieni_grant_open(conn, opts->read, opts->n_read, LIENI_GRANT_BORROWED,
+    int rc = lieni_grant_open(conn, opts->read, opts->n_read, LIENI_GRANT_BORROWED, NULL,
                               frame->read_keys, &frame->n_read_keys, &call->grant);
     if (rc != 0)
         return rc;
@@ -520,7 +521,7 @@ static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
     if (total > conn->message_max)
         return LIEN_EMSGSIZE;
     if (total > 0)
-        rc = lieni_grant_open(conn, opts->body, opts->n_body, 0, frame->keys, &frame->n_keys,
+        rc = lieni_grant_open(conn, opts->body, opts->n_body, 0, NULL, frame->keys, &frame->n_keys,
                               &call->args);
     if (rc == 0 && call->args) {
         call->args->over = args_over;
@@ -701,22 +702,27 @@ int lien_call_close(lien_call **slot)
     return 0;
 }
 
-// Waits for credit within the call's own time.
+// Waits for credit, and before that for the verdict on bytes that were read, within the call's own time.
 static int start_wait(struct lien_conn *conn, const char *method, const void *args, size_t len,
                       lien_call_opts *opts, struct lien_call **call)
 {
     lien_ctx *ctx = conn->ctx;
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
     uint64_t deadline = lieni_ctx_deadline(ctx, ms);
-    int rc;
-    while ((rc = start(conn, method, args, len, opts, call)) == LIEN_EAGAIN) {
-        rc = lieni_ctx_wait_locked(ctx, deadline);
+    int rc = opts->timeout_ms == LIEN_FOREVER ? LIEN_EINVAL : 0;
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    while (rc == 0) {
         uint64_t now = lieni_ctx_now(ctx);
-        if (rc == 0 && now >= deadline)
-            rc = LIEN_ETIMEDOUT;
-        if (rc != 0)
+        if (now >= deadline)
+            return LIEN_ETIMEDOUT;
+        opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+        rc = start(conn, method, args, len, opts, call);
+        if (rc != LIEN_EAGAIN)
             return rc;
-        opts->timeout_ms = (uint32_t)((deadline - now) / LIENI_MS) + 1;
+        rc = lieni_ctx_wait_locked(ctx, deadline);
     }
     return rc;
 }

@@ -90,7 +90,7 @@ static struct lien_grant *find(const struct lieni_grant_table *t, struct lieni_n
 // -- Owner: opening --
 
 static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                 uint64_t *bytes)
+                 const struct lieni_doubt *own, uint64_t *bytes)
 {
     const lien_ctx *ctx = conn->ctx;
     *bytes = 0;
@@ -101,8 +101,9 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
             return LIEN_EINVAL;
         *bytes += lien_buf_len(bufs[i]);
     }
-    if (flags & LIENI_GRANT_BORROWED)
-        return 0;
+    int rc = lieni_bufs_may_leave(bufs, n, own); // [R15]
+    if (rc != 0 || (flags & LIENI_GRANT_BORROWED))
+        return rc;
     struct lieni_log_at at = lieni_conn_at(conn, 0);
     if (conn->grants_bytes + *bytes > ctx->options.held_conn_bytes) {
         lieni_log_say(ctx->log, LIEN_LOG_DEBUG, &at, LIEN_ELIMIT,
@@ -227,10 +228,11 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
 }
 
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                     struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **out)
+                     const struct lieni_doubt *own, struct lieni_key *keys, uint32_t *n_keys,
+                     struct lien_grant **out)
 {
     uint64_t bytes;
-    int rc = check(conn, bufs, n, flags, &bytes);
+    int rc = check(conn, bufs, n, flags, own, &bytes);
     if (rc != 0)
         return rc;
     struct lien_grant *grant = grant_new(conn, bufs, n, flags);
@@ -574,7 +576,7 @@ static int open_public(struct lien_conn *conn, lien_buf *const *bufs, size_t n,
                                     .conn = token_conn(conn, conn->server)};
     int rc = lieni_conn_usable(conn);
     if (rc == 0)
-        rc = lieni_grant_open(conn, bufs, n, opts->flags, data.keys, &data.n_keys, out);
+        rc = lieni_grant_open(conn, bufs, n, opts->flags, NULL, data.keys, &data.n_keys, out);
     if (rc != 0)
         return rc;
     struct lien_grant *grant = *out;

@@ -75,9 +75,11 @@ struct lieni_import_table {
 };
 
 // -- Owner --
-// As lien_grant_open, with the lock held; `keys` gets what the peer needs, *n_keys entries (empty buffers have none).
+// As lien_grant_open, with the lock held; `keys` gets what the peer needs, *n_keys entries (empty buffers have none). All that leaves in buffers passes here: LIEN_EUNVERIFIED if nobody vouched for
+// bytes of them, but for those of `own` (or NULL), which the peer checks by taking them.
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                     struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **grant);
+                     const struct lieni_doubt *own, struct lieni_key *keys, uint32_t *n_keys,
+                     struct lien_grant **grant);
 void lieni_grant_revoke(struct lien_grant *grant);
 // A borrowed grant's call ended, and the peer knows or will: the release is due within release_ms.
 void lieni_grant_call_over(struct lien_grant *grant);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/read.h"
+#include "core/verify.h"
 
 // -- Sending --
 
@@ -149,7 +150,7 @@ static int frame_out(struct lien_conn *conn, struct lieni_send *send, struct lie
 {
     struct lien_grant *grant = NULL;
     if (n > 0) {
-        int rc = lieni_grant_open(conn, bufs, n, 0, frame->keys, &frame->n_keys, &grant);
+        int rc = lieni_grant_open(conn, bufs, n, 0, NULL, frame->keys, &frame->n_keys, &grant);
         if (rc != 0)
             return rc;
         frame->name = grant->name;
@@ -244,7 +245,9 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     lieni_ctx_lock(ctx);
     lieni_conn_ref(conn); // another thread may close it meanwhile
     uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
-    while ((rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
+    rc = lieni_verify_leaving(ctx, bufs, n, NULL, deadline);
+    while (rc == 0 &&
+           (rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
         rc = lieni_ctx_wait_locked(ctx, deadline);
         if (rc != 0)
             break;

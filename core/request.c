@@ -9,6 +9,7 @@
 
 #include "core/message.h"
 #include "core/read.h"
+#include "core/verify.h"
 
 #define TO(state) (1u << (state))
 
@@ -85,6 +86,8 @@ static void release_read(struct lien_request *request, int status)
 static void let_go(struct lien_request *request)
 {
     args_free(request);
+    if (request->body.buf)
+        lieni_buf_keep(request->body.buf, false);
     if (request->body.buf && request->conn->ctx->dead)
         lien_buf_free(&request->body.buf);
     else if (request->body.buf)
@@ -182,6 +185,7 @@ void lieni_request_cancel(struct lien_request *request, int status, bool tell)
         lieni_timer_clear(&request->conn->ctx->timers, &request->timer);
     lieni_request_give_up(request, LIEN_ECANCELED);
     release_read(request, LIEN_ECANCELED);
+    lieni_verify_end(request);
     lieni_body_stop(&request->body, LIEN_ECANCELED);
     forget_reply(request);
     if (was == LIENI_REQUEST_LIVE && request->on_cancel && request->strand) {
@@ -259,6 +263,8 @@ static int begin(struct lien_request *request)
 static void fetched(struct lieni_body *body, int status)
 {
     struct lien_request *request = lieni_container(body, struct lien_request, body);
+    if (body->buf)
+        lieni_buf_keep(body->buf, true);
     if (status != 0)
         lieni_request_cancel(request, status, true);
     else if (request->state == LIENI_REQUEST_QUEUED)
@@ -408,6 +414,7 @@ void lieni_requests_ready(struct lien_conn *conn)
 static void finish(struct lien_request *request)
 {
     release_read(request, LIEN_ECANCELED);
+    lieni_verify_end(request);
     if (request->state == LIENI_REQUEST_CANCELLED) {
         set_state(request, LIENI_REQUEST_OVER);
     } else {
@@ -456,7 +463,8 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
     if (n > LIEN_BUFS_MAX || (n > 0 && !bufs))
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
-        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem))
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem) ||
+            lieni_buf_kept(bufs[i]))
             return LIEN_EINVAL;
         total += lien_buf_len(bufs[i]);
     }
@@ -467,8 +475,8 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
     struct lieni_token_data *body = calloc(1, sizeof(*body));
     if (!body)
         return LIEN_ENOMEM;
-    int rc = lieni_grant_open(request->conn, bufs, n, 0, body->keys, &body->n_keys,
-                              &request->reply_grant);
+    int rc = lieni_grant_open(request->conn, bufs, n, 0, lieni_verify_own(request), body->keys,
+                              &body->n_keys, &request->reply_grant);
     if (rc != 0) {
         free(body);
         return rc;
@@ -556,11 +564,16 @@ int lien_request_take_body(lien_request *request, lien_buf **buf)
         return LIEN_EINVAL;
     if (lieni_ctx_forked(request->conn->ctx))
         return LIEN_EFORK;
-    if (!request->body.buf)
-        return LIEN_ENOTFOUND;
-    *buf = request->body.buf;
-    request->body.buf = NULL;
-    return 0;
+    lien_ctx *ctx = request->conn->ctx;
+    lieni_ctx_lock(ctx);
+    int rc = request->body.buf ? 0 : LIEN_ENOTFOUND;
+    if (rc == 0) {
+        *buf = request->body.buf;
+        lieni_buf_keep(*buf, false);
+        request->body.buf = NULL;
+    }
+    lieni_ctx_unlock(ctx);
+    return rc;
 }
 
 const char *lien_request_method(const lien_request *request)

@@ -45,7 +45,7 @@ static int check_bufs(const lien_ctx *ctx, lien_buf *const *bufs, size_t n)
     if (!bufs || n == 0 || n > LIEN_BUFS_MAX)
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
-        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem))
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem) || lieni_buf_kept(bufs[i]))
             return LIEN_EINVAL;
         for (size_t j = 0; j < i; j++) {
             if (bufs[j] == bufs[i])
@@ -89,13 +89,17 @@ static bool lent(const lien_space *space)
 static int take_bufs(lien_space *space)
 {
     int rc = space->free_wanted ? LIEN_EINVAL : refusal(space);
+    uint64_t len = 0; // the application may have changed lengths
     for (uint32_t i = 0; rc == 0 && i < space->n; i++) {
         rc = lieni_buf_take(space->bufs[i]);
+        len += lien_buf_len(space->bufs[i]);
         if (rc == 0)
             continue;
         while (i > 0)
             lieni_buf_give(space->bufs[--i]);
     }
+    if (rc == 0)
+        space->len = len;
     return rc;
 }
 
