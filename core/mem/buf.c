@@ -297,6 +297,14 @@ static bool ends_wrongly(const lien_buf *buf, bool right, const char *what)
     return true;
 }
 
+bool lieni_buf_set_freed(lien_buf *buf, bool freed)
+{
+    lieni_mem_assert_locked(buf->root);
+    bool was = buf->freed;
+    buf->freed = freed;
+    return was;
+}
+
 void lieni_buf_unborrow(lien_buf *buf)
 {
     struct lieni_mem_root *root = buf->root;

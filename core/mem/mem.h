@@ -76,6 +76,9 @@ int lieni_buf_pin(lien_buf *buf, struct lieni_pin **pin);
 void lieni_pin_end(struct lieni_pin *pin);
 void lieni_pin_lose(struct lieni_pin *pin, struct lieni_domain *domain);
 
+// For a holder of a borrow: whether the buffer is freed when its last lend ends. Returns what it was before.
+bool lieni_buf_set_freed(lien_buf *buf, bool freed);
+
 // A space or a message owns the handle while `kept`: lien_buf_free() of what was given out to look at has no effect, and is logged.
 void lieni_buf_keep(lien_buf *buf, bool kept);
 
