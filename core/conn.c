@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/channel.h"
 #include "core/listener.h"
 #include "core/message.h"
 #include "core/read.h"
@@ -110,6 +111,22 @@ static void run_lost(struct lieni_task *task)
     task_over(conn);
 }
 
+static void run_goaway(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, goaway_task);
+    if (listening(conn) && conn->opts.on_goaway)
+        conn->opts.on_goaway(conn, conn->opts.arg);
+    task_over(conn);
+}
+
+static void run_drained(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, drained_task);
+    if (listening(conn) && conn->opts.on_drained)
+        conn->opts.on_drained(conn, conn->opts.arg);
+    task_over(conn);
+}
+
 static void run_writable(struct lieni_task *task)
 {
     struct lien_conn *conn = lieni_container(task, struct lien_conn, writable_task);
@@ -130,6 +147,8 @@ static void run_closed(struct lieni_task *task)
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
     conn->closed_done = true;
+    if (conn->channel)
+        lieni_channel_closed(conn->channel);
     lieni_strand_close(conn->strand); // nothing of it is posted any more
     conn->strand = NULL;
     lieni_ctx_changed(ctx);
@@ -146,9 +165,27 @@ void lieni_conn_closed(struct lien_conn *conn)
     lieni_conn_post(conn, &conn->closed_task);
 }
 
+void lieni_conn_tell_goaway(struct lien_conn *conn)
+{
+    if (conn->channel)
+        lieni_channel_goaway(conn->channel);
+    if (conn->has_handle && conn->opts.on_goaway)
+        lieni_conn_post(conn, &conn->goaway_task);
+}
+
+void lieni_conn_drained(struct lien_conn *conn)
+{
+    if (conn->has_handle && conn->opts.on_drained)
+        lieni_conn_post(conn, &conn->drained_task);
+    if (conn->origin)
+        lieni_listener_drain_step(conn->origin);
+}
+
 void lieni_conn_writable(struct lien_conn *conn)
 {
     lieni_ctx_changed(conn->ctx); // lien_send_wait
+    if (conn->channel)
+        lieni_channel_room(conn->channel);
     if (conn->state != LIENI_CONN_OPEN || !conn->want_writable || conn->writable_posted ||
         !conn->has_handle || lieni_link_message_room(&conn->link) != 0)
         return;
@@ -201,6 +238,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->node);
     lieni_list_init(&conn->work);
     lieni_list_init(&conn->listen_node);
+    lieni_list_init(&conn->member_node);
     lieni_list_init(&conn->fabric_node);
     lieni_list_init(&conn->group_node);
     lieni_list_init(&conn->live_grants);
@@ -216,6 +254,8 @@ static void init_lists(struct lien_conn *conn)
     conn->open_task.run = run_open;
     conn->lost_task.run = run_lost;
     conn->writable_task.run = run_writable;
+    conn->goaway_task.run = run_goaway;
+    conn->drained_task.run = run_drained;
     conn->closed_task.run = run_closed;
 }
 
@@ -302,8 +342,8 @@ int lieni_conn_opts_check(const lien_ctx *ctx, const lien_conn_opts *in, lien_co
     return check_opts(ctx, in, out);
 }
 
-static int open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts, bool quiet,
-                       struct lien_conn **out)
+int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
+                           bool quiet, struct lien_conn **out)
 {
     if (ctx->closing)
         return LIEN_ESTATE;
@@ -337,7 +377,7 @@ int lien_conn_open(lien_ctx *ctx, const char *address, const lien_conn_opts *opt
     if (rc != 0)
         return rc;
     lieni_ctx_lock(ctx);
-    rc = open_locked(ctx, address, &full, false, conn);
+    rc = lieni_conn_open_locked(ctx, address, &full, false, conn);
     lieni_ctx_unlock(ctx);
     return rc;
 }
@@ -367,7 +407,7 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
         return LIEN_EDEADLK;
     struct lien_conn *conn = NULL;
     lieni_ctx_lock(ctx);
-    rc = open_locked(ctx, address, &full, true, &conn);
+    rc = lieni_conn_open_locked(ctx, address, &full, true, &conn);
     while (rc == 0 && !conn->was_open && conn->status == 0)
         rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // its own timer ends it
     if (conn && rc == 0 && !conn->was_open)

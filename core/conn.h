@@ -32,6 +32,8 @@ enum {
     LIENI_OBJECT_LISTENER = 2
 }; // first field of a net event's `user`
 
+struct lieni_channel_link; // channel.h
+
 struct lien_conn {
     int object;             // LIENI_OBJECT_CONN
     struct lieni_node node; // ctx->conns, or ctx->graveyard
@@ -54,6 +56,7 @@ struct lien_conn {
     lien_conn_opts opts;
     struct lieni_strand *strand;
     struct lieni_task open_task, writable_task, lost_task, closed_task;
+    struct lieni_task goaway_task, drained_task;
     bool want_writable, writable_posted;
     bool half_open;           // counted in ctx->half_open
     struct lieni_timer timer; // of the state
@@ -66,6 +69,8 @@ struct lien_conn {
     struct lien_listener *listener; // until it is given to the application; a reference
     struct lieni_node listen_node;
     struct lien_listener *accepted_by; // while on_accept is due; a reference
+    struct lien_listener *origin;      // that accepted it, until GONE; a reference
+    struct lieni_node member_node;     // of origin
 
     struct lieni_node fabric_node; // ctx->fabric_queue
     bool fabric_counted;           // in ctx->fabric_pending
@@ -97,6 +102,7 @@ struct lien_conn {
     uint64_t last_read; // a READ was posted to an idle connection, or completed
 
     struct lieni_calls calls;
+    struct lieni_channel_link *channel; // whose connection it is, until it is closed; or NULL
 
     struct lieni_node sends;
     struct lieni_node inbox;
@@ -115,6 +121,9 @@ struct lien_conn {
 
 // conn.c
 int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn **conn);
+// As lien_conn_open(), under the lock. quiet: on_open does not run.
+int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
+                           bool quiet, struct lien_conn **conn);
 void lieni_conn_ref(struct lien_conn *conn);
 void lieni_conn_unref(struct lien_conn *conn);
 void lieni_conn_free(struct lien_conn *conn); // progress context, from the graveyard
@@ -128,6 +137,9 @@ void lieni_conn_kick(struct lien_conn *conn);
 int lieni_conn_usable(const struct lien_conn *conn);
 // What an operation ended with, as the application hears it.
 int lieni_conn_op_status(const struct lien_conn *conn, int status);
+// The application hears of the peer's GOAWAY; of the end of its own (call.h).
+void lieni_conn_tell_goaway(struct lien_conn *conn);
+void lieni_conn_drained(struct lien_conn *conn);
 // Its last callback is due once it is GONE and without handle.
 void lieni_conn_closed(struct lien_conn *conn);
 // The application gives up its handle, under the lock.

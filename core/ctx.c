@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
 #include "core/metrics.h"
@@ -221,6 +222,8 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     lieni_list_init(&ctx->dead_listeners);
     lieni_list_init(&ctx->work);
     lieni_list_init(&ctx->graveyard);
+    lieni_list_init(&ctx->channels);
+    lieni_list_init(&ctx->channel_work);
     lieni_list_init(&ctx->fabric_queue);
     lieni_quarantine_init(&ctx->quarantine);
     lieni_timers_init(&ctx->timers);
@@ -451,6 +454,8 @@ static void close_parts(lien_ctx *ctx)
 static void close_handles(lien_ctx *ctx)
 {
     struct lieni_node *next;
+    for (struct lieni_node *n = ctx->channels.next; n != &ctx->channels; n = n->next)
+        lieni_channel_close_locked(lieni_container(n, struct lien_channel, node));
     for (struct lieni_node *n = ctx->listeners.next; n != &ctx->listeners; n = next) {
         next = n->next;
         lieni_listener_close_locked(lieni_container(n, struct lien_listener, node));
@@ -472,7 +477,8 @@ static bool settled(lien_ctx *ctx)
         if (!lieni_container(n, struct lien_conn, node)->closed_done)
             return false;
     }
-    return lieni_list_empty(&ctx->listeners) && lieni_list_empty(&ctx->dead_listeners);
+    return lieni_list_empty(&ctx->channels) && lieni_list_empty(&ctx->listeners) &&
+           lieni_list_empty(&ctx->dead_listeners);
 }
 
 // Handles of grants and reads that the application never closed end with the ctx. All are over.

@@ -63,6 +63,8 @@ struct lien_ctx {
     struct lieni_node conns;          // all that are not freed
     struct lieni_node listeners;      // the same
     struct lieni_node work;           // connections that need progress context
+    struct lieni_node channels;       // until their last callback ran
+    struct lieni_node channel_work;   // those that need progress context
     struct lieni_node graveyard;      // conns without references, freed by the next pass
     struct lieni_node dead_listeners; // the same
     unsigned half_open;               // accepted and on their way

@@ -9,6 +9,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
 
@@ -111,6 +112,15 @@ static unsigned do_work(lien_ctx *ctx)
         lieni_conn_unref(conn);
         done++;
     }
+    while ((n = lieni_list_pop(&ctx->channel_work)))
+        lieni_list_append(&batch, n);
+    while ((n = lieni_list_pop(&batch))) {
+        struct lien_channel *channel = lieni_container(n, struct lien_channel, work);
+        channel->refs++;
+        lieni_channel_work(channel);
+        lieni_channel_unref(channel);
+        done++;
+    }
     return done;
 }
 
@@ -192,8 +202,8 @@ unsigned lieni_progress_pass(lien_ctx *ctx)
 
 static bool work_waits(lien_ctx *ctx)
 {
-    return ctx->stop || !lieni_list_empty(&ctx->work) || !lieni_list_empty(&ctx->graveyard) ||
-           !lieni_list_empty(&ctx->dead_listeners);
+    return ctx->stop || !lieni_list_empty(&ctx->work) || !lieni_list_empty(&ctx->channel_work) ||
+           !lieni_list_empty(&ctx->graveyard) || !lieni_list_empty(&ctx->dead_listeners);
 }
 
 void lieni_progress_set_timer(lien_ctx *ctx, uint64_t when)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/channel.h"
 #include "core/message.h"
 #include "core/read.h"
 #include "core/verify.h"
@@ -59,6 +60,9 @@ void lieni_request_unref(struct lien_request *request)
     free(request->read);
     free(request->reply);
     free(request);
+    lieni_calls_drain_step(conn);
+    if (conn->channel)
+        lieni_channel_room(conn->channel);
     lieni_conn_unref(conn);
 }
 
@@ -133,9 +137,12 @@ void lieni_request_reply_pump(struct lien_conn *conn)
     struct lieni_node *n;
     while ((n = lieni_list_first(&conn->calls.replies))) {
         struct lien_request *request = lieni_container(n, struct lien_request, reply_node);
+        if (conn->calls.goaway_due && !request->begun)
+            return; // the caller is to know why
         struct lieni_frame frame = {.kind = LIENI_FRAME_REPLY,
                                     .call = request->id,
                                     .status = request->reply_status,
+                                    .unbegun = !request->begun,
                                     .head = request->reply,
                                     .head_len = request->reply_len};
         const struct lieni_token_data *body = request->reply_body;
@@ -237,6 +244,7 @@ static void run_handle(struct lieni_task *task)
         lieni_request_cancel(request, LIEN_ECANCELED, true);
     bool begins = request->state == LIENI_REQUEST_QUEUED;
     if (begins) {
+        request->begun = true;
         set_state(request, LIENI_REQUEST_LIVE);
     } else {
         set_state(request, LIENI_REQUEST_OVER);

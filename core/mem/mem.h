@@ -101,6 +101,9 @@ size_t lieni_buf_doubt_len(const lien_buf *buf);
 // May these bytes leave by a way that checks what `own` (or NULL) stands for and nothing else? 0, LIEN_EUNVERIFIED.
 int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_doubt *own);
 
+// For a holder of a borrow: whether the buffer is freed when its last lend ends. Returns what it was before.
+bool lieni_buf_set_freed(lien_buf *buf, bool freed);
+
 // A space, a message or a request owns the handle while `kept`: lien_buf_free() of what was given out to look at has no effect, and is logged; nothing else may take it over (R6).
 void lieni_buf_keep(lien_buf *buf, bool kept);
 bool lieni_buf_kept(const lien_buf *buf);
