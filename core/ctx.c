@@ -208,6 +208,7 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     ctx->log_task.run = run_log;
     lieni_list_init(&ctx->nics);
     lieni_list_init(&ctx->peers);
+    lieni_list_init(&ctx->watched);
     lieni_list_init(&ctx->conns);
     lieni_list_init(&ctx->listeners);
     lieni_list_init(&ctx->dead_listeners);

@@ -131,6 +131,8 @@ struct lieni_ep {
     atomic_bool touched; // posted to since last served
     unsigned quiet;      // servings in a row that found nothing; progress context
     bool look_eq;        // the event queue may have something; progress context
+    bool
+        eq_sleeps; // fi_trywait let the event queue sleep, and it was neither reported nor read since; progress context
     struct lieni_ofi_watch watch_cq, watch_eq;
     bool cq_broken; // progress context
     struct lieni_ofi_cm cm;
