@@ -150,7 +150,12 @@ int lieni_ctx_wait_locked(void *self, uint64_t deadline)
     lien_ctx *ctx = self;
     if (lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         return LIEN_EDEADLK;
-    return ctx->app_driven ? wait_driven(ctx, deadline) : wait_threaded(ctx, deadline);
+    ctx->inside++;
+    int rc = ctx->app_driven ? wait_driven(ctx, deadline) : wait_threaded(ctx, deadline);
+    ctx->inside--;
+    if (ctx->closing)
+        lieni_ctx_changed(ctx); // lien_ctx_close
+    return rc;
 }
 
 struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx)
@@ -458,14 +463,15 @@ static void close_handles(lien_ctx *ctx)
     }
 }
 
-// Whether all of them have ended and been told so.
+// Whether all of them have ended and been told so, and nobody is left who waits for one.
 static bool settled(lien_ctx *ctx)
 {
     for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = n->next) {
         if (!lieni_container(n, struct lien_conn, node)->closed_done)
             return false;
     }
-    return lieni_list_empty(&ctx->listeners) && lieni_list_empty(&ctx->dead_listeners);
+    return lieni_list_empty(&ctx->listeners) && lieni_list_empty(&ctx->dead_listeners) &&
+           ctx->inside == 0;
 }
 
 // Handles of grants and reads that the application never closed end with the ctx. All are over.

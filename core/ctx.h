@@ -35,6 +35,7 @@ struct lien_ctx {
     pthread_cond_t changed; // something that a _wait function waits for
     uint64_t changes;       // how often
     unsigned waiters;       // that sleep
+    unsigned inside;        // threads in lieni_ctx_wait_locked()
     pthread_mutex_t turn;
     bool app_driven;
     bool closing;
