@@ -633,6 +633,7 @@ static int call_new(struct lien_conn *conn, struct lien_call **out)
     lieni_list_init(&call->cancel_node);
     lieni_list_init(&call->node);
     lieni_list_append(&conn->calls.all, &call->node);
+    lieni_liveness_watch(conn);
     lieni_conn_ref(conn);
     call->refs = 1; // running
     *out = call;

@@ -241,6 +241,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->member_node);
     lieni_list_init(&conn->fabric_node);
     lieni_list_init(&conn->group_node);
+    lieni_list_init(&conn->watch_node);
     lieni_list_init(&conn->live_grants);
     lieni_list_init(&conn->grant_handles);
     lieni_list_init(&conn->read_handles);
@@ -408,16 +409,23 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
     struct lien_conn *conn = NULL;
     lieni_ctx_lock(ctx);
     rc = lieni_conn_open_locked(ctx, address, &full, true, &conn);
+    if (conn)
+        lieni_conn_ref(conn); // another thread may close the ctx meanwhile, and the handle with it
     while (rc == 0 && !conn->was_open && conn->status == 0)
         rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // its own timer ends it
     if (conn && rc == 0 && !conn->was_open)
         rc = conn->status;
+    if (conn && rc == 0 && !conn->has_handle)
+        rc = LIEN_ECLOSED;
     if (conn && rc != 0) {
         conn->no_closed = true;
-        lieni_conn_close_handle(conn);
+        if (conn->has_handle)
+            lieni_conn_close_handle(conn);
     } else if (conn) {
         *out = conn;
     }
+    if (conn)
+        lieni_conn_unref(conn);
     lieni_ctx_unlock(ctx);
     return rc;
 }

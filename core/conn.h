@@ -112,10 +112,11 @@ struct lien_conn {
     uint8_t peer_instance[16]; // of the remote ctx
     struct lieni_peer *group;  // while OPEN
     struct lieni_node group_node;
-    uint64_t last_rx;         // a frame received, or a READ completed
-    uint64_t asked;           // since when an asked sign of life is awaited; 0: none is
-    struct lieni_timer retry; // after LIEN_EAGAIN from a post
-    uint64_t retry_since;     // when it began to answer so; 0: it does not
+    struct lieni_node watch_node; // ctx->watched
+    uint64_t last_rx;             // a frame received, or a READ completed
+    uint64_t asked;               // since when an asked sign of life is awaited; 0: none is
+    struct lieni_timer retry;     // after LIEN_EAGAIN from a post
+    uint64_t retry_since;         // when it began to answer so; 0: it does not
     uint64_t retry_wait;
 };
 
@@ -183,6 +184,10 @@ void lieni_liveness_heard(struct lien_conn *conn);
 // Asks for one now.
 void lieni_liveness_ask(struct lien_conn *conn);
 void lieni_liveness_beat(struct lieni_timer *timer); // ctx->beat
+// Something depends on it from now on (liveness.c depended_on), so the looks are to include it. Cheap.
+void lieni_liveness_watch(struct lien_conn *conn);
+// The peer asked: a look that is due soon is done in this pass, not in a wakeup of its own.
+void lieni_liveness_was_asked(struct lien_conn *conn);
 void lieni_liveness_watchdog(struct lieni_timer *timer);
 void lieni_liveness_read_posted(struct lien_conn *conn);
 void lieni_liveness_read_over(struct lien_conn *conn, bool ok);

@@ -158,7 +158,12 @@ int lieni_ctx_wait_locked(void *self, uint64_t deadline)
     lien_ctx *ctx = self;
     if (lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         return LIEN_EDEADLK;
-    return ctx->app_driven ? wait_driven(ctx, deadline) : wait_threaded(ctx, deadline);
+    ctx->inside++;
+    int rc = ctx->app_driven ? wait_driven(ctx, deadline) : wait_threaded(ctx, deadline);
+    ctx->inside--;
+    if (ctx->closing)
+        lieni_ctx_changed(ctx); // lien_ctx_close
+    return rc;
 }
 
 struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx)
@@ -217,6 +222,7 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     ctx->fork_generation = lieni_fork_generation();
     lieni_list_init(&ctx->nics);
     lieni_list_init(&ctx->peers);
+    lieni_list_init(&ctx->watched);
     lieni_list_init(&ctx->conns);
     lieni_list_init(&ctx->listeners);
     lieni_list_init(&ctx->dead_listeners);
@@ -470,7 +476,7 @@ static void close_handles(lien_ctx *ctx)
     }
 }
 
-// Whether all of them have ended and been told so.
+// Whether all of them have ended and been told so, and nobody is left who waits for one.
 static bool settled(lien_ctx *ctx)
 {
     for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = n->next) {
@@ -478,7 +484,7 @@ static bool settled(lien_ctx *ctx)
             return false;
     }
     return lieni_list_empty(&ctx->channels) && lieni_list_empty(&ctx->listeners) &&
-           lieni_list_empty(&ctx->dead_listeners);
+           lieni_list_empty(&ctx->dead_listeners) && ctx->inside == 0;
 }
 
 // Handles of grants and reads that the application never closed end with the ctx. All are over.

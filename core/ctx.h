@@ -35,6 +35,7 @@ struct lien_ctx {
     pthread_cond_t changed; // something that a _wait function waits for
     uint64_t changes;       // how often
     unsigned waiters;       // that sleep
+    unsigned inside;        // threads in lieni_ctx_wait_locked()
     pthread_mutex_t turn;
     bool app_driven;
     bool closing;
@@ -72,6 +73,9 @@ struct lien_ctx {
     struct lieni_node fabric_queue; // connections that wait for their turn
     struct lieni_quarantine quarantine;
     struct lieni_timer beat; // one for all connections
+    bool beat_far;           // it may be set for later than heartbeat_ms from now
+    struct lieni_node
+        watched; // liveness.c: open connections that something may depend on, or that are asked
     struct lieni_node peers; // liveness.c: remote contexts, each with its open connections
     uint8_t instance[16];    // names this ctx to its peers
 

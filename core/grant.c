@@ -264,6 +264,7 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
     lieni_conn_ref(conn);
     lieni_list_append(&conn->live_grants, &grant->node);
     conn->n_grants++;
+    lieni_liveness_watch(conn);
     conn->grants_bytes += held_bytes(grant);
     conn->ctx->held_bytes += held_bytes(grant);
     conn->ctx->grants_live++;

@@ -405,6 +405,7 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
         break;
     case LIENI_FRAME_BEAT:
         conn->link.alive_due = true; // sent by the pump that follows every frame
+        lieni_liveness_was_asked(conn);
         break;
     case LIENI_FRAME_CANCEL:
         rc = lieni_request_cancel_arrived(conn, frame->call);

@@ -195,6 +195,7 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
         send->arg = opts->arg;
     }
     lieni_list_append(&conn->sends, &send->node);
+    lieni_liveness_watch(conn);
     conn->ctx->stats.messages_sent++;
     if (out) {
         send->refs++;
@@ -453,6 +454,7 @@ int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     conn->link.slab_refs++;
     lieni_list_init(&msg->node);
     lieni_list_append(&conn->inbox, &msg->node);
+    lieni_liveness_watch(conn);
     if ((!conn->has_handle && !conn->listener) ||
         conn->inbox_gap) { // closed here: nobody will take it
         msg->ready = true;

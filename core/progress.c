@@ -169,11 +169,12 @@ static unsigned pass(lien_ctx *ctx, unsigned ready)
 {
     const lien_ctx *outer = in_pass;
     in_pass = ctx;
-    if (ready & READY_WAKE)
-        clear_fd(ctx->wake_fd);
     if (ready & READY_TIMER)
         clear_fd(ctx->timer_fd);
     lieni_ctx_lock(ctx);
+    // Not from under a thread that sleeps on the descriptor in wait_driven() and was not scheduled yet: it would sleep on.
+    if ((ready & READY_WAKE) && !(ctx->app_driven && ctx->waiters > 0))
+        clear_fd(ctx->wake_fd);
     unsigned done = lieni_progress_bury(ctx);
     lieni_ctx_unlock(ctx);
     if ((ready & READY_NET) || ctx->net_again)

@@ -429,6 +429,7 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     lieni_conn_ref(conn);
     lieni_import_read_begins(conn, read->name);
     lieni_list_append(&conn->reads, &read->node);
+    lieni_liveness_watch(conn);
     if (opts->timeout_ms && opts->timeout_ms != LIEN_FOREVER)
         lieni_timer_set(&conn->ctx->timers, &read->timer,
                         lieni_ctx_deadline(conn->ctx, opts->timeout_ms));

@@ -429,6 +429,7 @@ static int start_write(struct lien_request *request, lien_buf *const *bufs, size
     }
     write->refs++; // the answer's
     lieni_list_append(&conn->calls.writes, &write->node);
+    lieni_liveness_watch(conn);
     lieni_list_append(&conn->calls.writes_due, &write->due);
     if (opts->timeout_ms && opts->timeout_ms != LIEN_FOREVER)
         lieni_timer_set(&conn->ctx->timers, &write->timer,

@@ -20,7 +20,8 @@ static void leave_bootstrap(struct lien_conn *conn)
     conn->stream = NULL;
     free(conn->hs);
     conn->hs = NULL;
-    lieni_conn_fabric_over(conn);
+    if (!conn->ep)
+        lieni_conn_fabric_over(conn);
 }
 
 static void stop_timers(struct lien_conn *conn)
@@ -125,6 +126,8 @@ static void gone(struct lien_conn *conn)
     conn->ctx->stats.conns_lost += conn->was_open && conn->status != LIEN_ECLOSED;
     if (!conn->has_handle)
         lieni_messages_drop(conn);
+    lieni_conn_fabric_over(
+        conn); // not sooner: until then a thread of the provider's may hang in it
     lieni_calls_gone(conn);
     lieni_pool_unref(conn->opts.pool);
     conn->opts.pool = NULL;
