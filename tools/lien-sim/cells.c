@@ -129,6 +129,8 @@ static const char *why_not(enum fault fault, enum cell_state state)
         return "counted on open connections only";
     if ((fault == FAULT_EBUSY || fault == FAULT_UNPROVEN) && ends_with_conn(state))
         return "calls end at the loss, before DESTROY";
+    if ((fault == FAULT_EBUSY || fault == FAULT_UNPROVEN) && state == CELL_WRITE_GIVEN_UP)
+        return "from the loss on no answer is awaited: its source is a grant like others";
     for (size_t i = 0; i < sizeof impossible / sizeof *impossible; i++)
         if (impossible[i].fault == fault && impossible[i].state == state)
             return impossible[i].why;
@@ -296,10 +298,14 @@ void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn)
         cells->count[fault][i] += met[i];
 }
 
-bool cells_in(struct lien_conn *conn, enum cell_state state)
+uint32_t cells_met(struct lien_conn *conn)
 {
     bool met[CELL_STATES] = {false};
-    return states_of(conn, met) && met[state];
+    uint32_t bits = 0;
+    if (states_of(conn, met))
+        for (int i = 0; i < CELL_STATES; i++)
+            bits |= (uint32_t)met[i] << i;
+    return bits;
 }
 
 bool cells_possible(enum fault fault, enum cell_state state)

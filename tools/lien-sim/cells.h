@@ -68,8 +68,8 @@ struct cells {
 
 // The fault happens now to this connection: its state and those of its operations count.
 void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn);
-// Whether the connection, or an operation on it, is in that state now.
-bool cells_in(struct lien_conn *conn, enum cell_state state);
+// The states that the connection and the operations on it are in now, one bit each.
+uint32_t cells_met(struct lien_conn *conn);
 // Whether that cell can occur.
 bool cells_possible(enum fault fault, enum cell_state state);
 void cells_add(struct cells *cells, const struct cells *more);

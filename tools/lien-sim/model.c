@@ -161,7 +161,7 @@ static size_t random_len(struct program *p)
     case 1:
         return 4096;
     case 2:
-        return 1 + draw(p, 40000);
+        return 1 + draw(p, 60000);
     default:
         return 1 + draw(p, 3000);
     }

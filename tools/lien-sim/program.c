@@ -5,6 +5,7 @@
 
 #include "program.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -356,12 +357,15 @@ static void act(struct program *p)
         else
             do_stats(p);
     }
-    if (one_in(p, 4))
-        faults_wish(p);
 }
 
 static void step(struct program *p)
 {
+    if (p->skip && p->skip[p->step])
+        return;
+    lieni_sim_reseed(p->world, p->step);
+    if (p->trace)
+        printf("-- step %u\n", p->step);
     uint64_t now = lieni_sim_now(p->world);
     if (one_in(p, 2))
         act_calls(p);
@@ -369,6 +373,8 @@ static void step(struct program *p)
         act(p);
     if (p->step % 16 == 0)
         model_check_deadlines(p, false);
+    if (one_in(p, p->calm ? 12 : 2) && !p->no_wishes)
+        faults_wish(p);
     if (one_in(p, 3))
         return; // two actions at one moment
     if (one_in(p, 40))
@@ -381,25 +387,47 @@ static void step(struct program *p)
 
 // -- Setup -------------------------------------------------------------------------------------------------------------------------
 
-// Each fault is off in most worlds, so that others are seen undisturbed; where it is on, it is frequent.
-static uint32_t sometimes(struct lieni_sim_world *w, uint64_t worlds, uint32_t per_million)
+// Each fault is on in one of so many worlds, so that others are seen undisturbed; where it is on, it is frequent.
+#define IN(kind)    (1u << (kind))
+#define ALL_CLASSES (IN(LIENI_SIM_CLASSES) - 1)
+static const struct knob {
+    const char *name;
+    size_t offset; // of its probability in the config
+    uint64_t worlds;
+    uint32_t per_million; // at most
+    unsigned classes;
+} knobs[] = {
+#define KNOB(field) #field, offsetof(struct lieni_sim_config, p_##field)
+    {KNOB(slow), 2, 600000, ALL_CLASSES},
+    {KNOB(eagain), 3, 200000, ALL_CLASSES},
+    {KNOB(ebusy), 2, 800000, ALL_CLASSES}, // so that a hundred tries always do
+    {KNOB(withhold), 2, 800000, ALL_CLASSES & ~IN(LIENI_SIM_TCP)},
+    {KNOB(spurious), 2, 900000, ALL_CLASSES},
+    {KNOB(unproven), 2, 600000, IN(LIENI_SIM_VERBS)},
+    {KNOB(break), 4, 8000, ALL_CLASSES},
+    {KNOB(connect_fail), 4, 200000, ALL_CLASSES},
+    {KNOB(register_fail), 8, 50000, ALL_CLASSES},
+    {KNOB(reorder), 2, 800000, ALL_CLASSES},
+};
+#define N_KNOBS (sizeof knobs / sizeof knobs[0])
+
+const char *program_knob(unsigned i)
 {
-    return lieni_sim_draw(w, worlds) ? 0 : (uint32_t)lieni_sim_draw(w, per_million);
+    return i < N_KNOBS ? knobs[i].name : i == N_KNOBS ? "wishes" : NULL;
 }
 
-static void draw_faults(struct lieni_sim_world *w, enum lieni_sim_class kind)
+static void draw_faults(struct program *p)
 {
+    struct lieni_sim_world *w = p->world;
     struct lieni_sim_config *c = lieni_sim_world_config(w);
-    c->p_slow = sometimes(w, 2, 600000);
-    c->p_eagain = sometimes(w, 3, 200000);
-    c->p_ebusy = sometimes(w, 2, 800000); // so that a hundred tries always do
-    c->p_withhold = kind == LIENI_SIM_TCP ? 0 : sometimes(w, 2, 800000);
-    c->p_spurious = sometimes(w, 2, 900000);
-    c->p_unproven = kind == LIENI_SIM_VERBS ? sometimes(w, 2, 600000) : 0;
-    c->p_break = sometimes(w, 4, 8000);
-    c->p_connect_fail = sometimes(w, 4, 200000);
-    c->p_register_fail = sometimes(w, 8, 50000);
-    c->p_reorder = sometimes(w, 2, 800000);
+    for (unsigned i = 0; i < N_KNOBS; i++) {
+        const struct knob *k = &knobs[i];
+        bool on = lieni_sim_draw(w, k->worlds) == 0;
+        uint32_t value = (uint32_t)lieni_sim_draw(w, k->per_million);
+        on = on && (k->classes & IN(p->kind)) && !(p->without >> i & 1);
+        memcpy((char *)c + k->offset, &(uint32_t){on ? value : 0}, sizeof value);
+    }
+    p->no_wishes = p->without >> N_KNOBS & 1;
     c->slow_factor = 20 + (unsigned)lieni_sim_draw(w, 300);
     c->latency.max = 10000 + lieni_sim_draw(w, 400000);
     c->chunk.min = 64 + lieni_sim_draw(w, 2048);
@@ -410,7 +438,7 @@ static void draw_faults(struct lieni_sim_world *w, enum lieni_sim_class kind)
 static void log_line(const lien_log_line *line, void *arg)
 {
     const struct app_node *node = arg;
-    if (node->p->trace)
+    if (node->p->trace == TRACE_ALL)
         printf("%12llu node %u  log level %d conn %llx op %llu %s: %s\n",
                (unsigned long long)lieni_sim_now(node->p->world), node->index, (int)line->level,
                (unsigned long long)line->conn, (unsigned long long)line->op,
@@ -488,12 +516,13 @@ static bool setup(struct program *p)
         snprintf(p->failure, sizeof p->failure, "no world");
         return false;
     }
-    if (p->trace)
+    if (p->trace == TRACE_ALL)
         lieni_sim_set_trace(p->world, trace_line, p);
     lieni_sim_set_fault_hook(p->world, faults_hook, p);
     p->n_nodes = !one_in(p, 3) ? NODES_MAX : 2 + (unsigned)draw(p, NODES_MAX - 1);
-    draw_faults(p->world, p->kind);
+    draw_faults(p);
     p->short_release = one_in(p, 5);
+    p->calm = one_in(p, 4);
     p->small_pools = one_in(p, 6);
     p->pool_of_conn = one_in(p, 3);
     p->revocable = one_in(p, 4);
@@ -594,6 +623,9 @@ static bool conns_gone(const struct program *p)
 
 static void finish(struct program *p)
 {
+    lieni_sim_reseed(p->world, UINT32_MAX);
+    if (p->trace)
+        puts("-- the end");
     close_everything(p);
     close_late(p);
     uint64_t limit = lieni_sim_now(p->world) + 120000 * MS;
@@ -622,7 +654,6 @@ bool program_run(struct program *p)
     if (setup(p)) {
         for (p->step = 0; p->step < p->steps && !p->failed; p->step++)
             step(p);
-        p->wish.active = false;
         if (!p->failed)
             finish(p);
     }

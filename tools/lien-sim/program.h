@@ -15,9 +15,10 @@
 #include "cells.h"
 #include "provider/sim/sim.h"
 
+#define WISHES    4u
 #define NODES_MAX 5u
 #define BUFS_MAX  4u
-#define MEM_BYTES (256u * 1024u)
+#define MEM_BYTES (128u * 1024u)
 
 struct program;
 struct app_conn;
@@ -202,10 +203,25 @@ struct app_msg { // received and held
     struct app_msg *next;
 };
 
+struct
+    wish { // a fault that waits for a connection in a state: rare cells are met by waiting for them
+    bool active;
+    enum fault fault;
+    enum cell_state state;
+    unsigned moments; // until it is given up
+};
+
 struct program {
     uint64_t seed;
     unsigned steps;
-    bool trace;
+    const uint8_t *skip; // steps that are left out, or NULL
+    uint64_t without;    // knobs that are off: bits of program_knob()
+    enum trace {
+        TRACE_NONE,
+        TRACE_APP, // what applications do and hear, and faults
+        TRACE_ALL
+    } trace;
+    bool no_wishes;
     enum lieni_sim_class kind;
     struct lieni_sim_world *world;
     unsigned n_nodes;
@@ -223,13 +239,8 @@ struct program {
     struct app_alloc *allocs;
     unsigned numbers;
     unsigned step;
-    struct
-        wish { // a fault that waits for a connection in a state: rare cells are met by waiting for them
-        bool active;
-        enum fault fault;
-        enum cell_state state;
-        unsigned moments; // until it is given up
-    } wish;
+    struct wish wishes[WISHES];
+    bool calm; // few faults are wished for
     bool small_pools, pool_of_conn, revocable;
     bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO
     bool stopping;      // no new operations, also in callbacks
@@ -241,8 +252,10 @@ struct program {
 
 // -- program.c ---------------------------------------------------------------------------------------------------------------------
 
-// Runs the program of a seed. False: it failed, p->failure says how. `p` was zeroed and its seed, steps, trace, kind and cells set.
+// Runs the program of a seed. False: it failed, p->failure says how. `p` was zeroed and its seed, steps, skip, without, trace, kind and cells set.
 bool program_run(struct program *p);
+// The name of a fault that can be left out; NULL: there are no more.
+const char *program_knob(unsigned i);
 
 bool node_runs(const struct app_node *node); // neither dead nor frozen nor closed
 void program_progress(struct program *p, struct app_node *node); // until it is at rest

@@ -238,7 +238,7 @@ bool request_write(struct app_request *r, struct app_buf *bufs, unsigned n)
     for (unsigned i = 0; i < n; i++)
         out[i] = w->bufs[i].buf;
     lien_transfer_opts_init(&opts);
-    opts.timeout_ms = one_in(p, 4) ? 1 + (uint32_t)draw(p, 30) : 0;
+    opts.timeout_ms = one_in(p, 3) ? 1 + (uint32_t)draw(p, one_in(p, 2) ? 3 : 30) : 0;
     opts.on_done = write_done;
     opts.on_released = write_released;
     opts.arg = w;
@@ -265,16 +265,6 @@ bool request_write(struct app_request *r, struct app_buf *bufs, unsigned n)
     if (one_in(p, 6))
         bufs_free(p, w->bufs, n);
     return true;
-}
-
-static void do_write(struct app_request *r)
-{
-    struct app_buf bufs[BUFS_MAX];
-    if (!r->call->target_total)
-        return;
-    unsigned n = bufs_get(r->conn->node, bufs, one_in(r->p, 2) ? r->call->target_total : 0);
-    if (n)
-        request_write(r, bufs, n);
 }
 
 // -- Answers -----------------------------------------------------------------------------------------------------------------------
@@ -353,6 +343,16 @@ static void reply(struct app_request *r, int status)
         replied(r, status, len, total);
     else
         over(r);
+}
+
+static void do_write(struct app_request *r)
+{
+    struct app_buf bufs[BUFS_MAX];
+    if (!r->call->target_total)
+        return;
+    unsigned n = bufs_get(r->conn->node, bufs, one_in(r->p, 2) ? r->call->target_total : 0);
+    if (n && request_write(r, bufs, n) && one_in(r->p, 3))
+        reply(r, 0); // leaves once the write is answered
 }
 
 // -- What is done ------------------------------------------------------------------------------------------------------------------
