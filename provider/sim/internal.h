@@ -91,7 +91,7 @@ struct lieni_ep {
     bool shut;    // ep_shutdown was called: no posts
     bool serving; // its NIC still serves the peer's READs
     bool serve_due, serve_planned;
-    bool stalled; // ... and never will again
+    bool stalled;              // ... and never will again
     bool can_post;             // UP came out of poll
     struct lieni_ep_args args; // recvs not kept
     uint16_t port;
@@ -191,7 +191,7 @@ struct sim_node {
     char host[32];
     bool frozen, killed, silent;
     uint64_t ahead; // of the world's clock
-    bool wake; // poll has nothing, but progress should run (after EAGAIN, EBUSY)
+    bool wake;      // poll has nothing, but progress should run (after EAGAIN, EBUSY)
     struct sim_rng random;
     struct lieni_platform platform;
     struct lieni_provider provider;

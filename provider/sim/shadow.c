@@ -380,7 +380,8 @@ bool sim_shadow_fetch(struct sim_op *op, const uint8_t *addr, size_t len)
     if (!len)
         return true;
     for (size_t i = span_at(world, lo);
-         op->kind == SIM_READ && !op->validated && !world->config.peers_lie && i < world->n_spans && world->spans[i].lo < hi;
+         op->kind == SIM_READ && !op->validated && !world->config.peers_lie && i < world->n_spans &&
+         world->spans[i].lo < hi;
          i++) {
         if (world->spans[i].owner == SPAN_SOURCE)
             continue;

@@ -30,6 +30,15 @@ enum fault {
     FAULT_DEADLINE,    // a call's deadline passed
     FAULT_DROP,        // a handler drops a request
     FAULT_GOAWAY,      // the application takes no new calls
+    FAULT_JUMP,        // the clock of its node jumps
+    // Decided by the world for one operation. Counted by the connection's own state alone.
+    FAULT_LIE,        // an end that is no proof says that it is one
+    FAULT_STALL,      // the peer serves no READ any more
+    FAULT_LOST,       // an entry is lost though the link is up
+    FAULT_HOLLOW,     // a READ succeeds with nothing written
+    FAULT_FALSE_SEND, // a SEND succeeds and does not arrive
+    FAULT_FALSE_RECV, // a receive succeeds with old bytes
+    FAULT_GARBAGE,    // a SEND's bytes change on the way
     FAULTS
 };
 

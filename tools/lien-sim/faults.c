@@ -98,13 +98,27 @@ static void freeze_node(struct program *p, struct app_node *node)
 void faults_hook(void *self, enum lieni_sim_fault fault, void *user)
 {
     static const enum fault row[LIENI_SIM_FAULTS] = {
-        [LIENI_SIM_EAGAIN] = FAULT_EAGAIN,     [LIENI_SIM_EBUSY] = FAULT_EBUSY,
-        [LIENI_SIM_WITHHOLD] = FAULT_WITHHOLD, [LIENI_SIM_SPURIOUS] = FAULT_SPURIOUS,
-        [LIENI_SIM_UNPROVEN] = FAULT_UNPROVEN,
+        [LIENI_SIM_EAGAIN] = FAULT_EAGAIN,         [LIENI_SIM_EBUSY] = FAULT_EBUSY,
+        [LIENI_SIM_WITHHOLD] = FAULT_WITHHOLD,     [LIENI_SIM_SPURIOUS] = FAULT_SPURIOUS,
+        [LIENI_SIM_UNPROVEN] = FAULT_UNPROVEN,     [LIENI_SIM_LIE] = FAULT_LIE,
+        [LIENI_SIM_STALL] = FAULT_STALL,           [LIENI_SIM_LOST] = FAULT_LOST,
+        [LIENI_SIM_HOLLOW] = FAULT_HOLLOW,         [LIENI_SIM_FALSE_SEND] = FAULT_FALSE_SEND,
+        [LIENI_SIM_FALSE_RECV] = FAULT_FALSE_RECV, [LIENI_SIM_GARBAGE] = FAULT_GARBAGE,
     };
     struct program *p = self;
     if (user && fault != LIENI_SIM_REGISTER)
         cells_note(p->cells, row[fault], user);
+}
+
+void faults_jump(struct program *p, struct app_node *node)
+{
+    uint64_t ns = MS * (one_in(p, 2) ? draw(p, 300) : draw(p, 5000));
+    struct lieni_node *head = &node->ctx->conns;
+    for (struct lieni_node *n = head->next; n != head; n = n->next)
+        cells_note(p->cells, FAULT_JUMP, lieni_container(n, struct lien_conn, node));
+    say_fault(p, "clock jumps", lieni_sim_node_host(p->world, node->index));
+    p->jumped = true;
+    lieni_sim_jump_clock(p->world, node->index, ns);
 }
 
 void faults_break_any(struct program *p)
@@ -180,10 +194,10 @@ void faults_goaway(struct app_conn *c)
 // The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
 static const uint8_t rarity[CELL_STATES] = {
     [CELL_BOOT] = 2,
-    [CELL_FABRIC] = 2,
-    [CELL_ENDING] = 4,
+    [CELL_FABRIC] = 4,
+    [CELL_ENDING] = 7,
     [CELL_DRAIN] = 2,
-    [CELL_DESTROY] = 5,
+    [CELL_DESTROY] = 7,
     [CELL_READ_RUNNING] = 1,
     [CELL_READ_DRAINING] = 3,
     [CELL_GRANT_ASKED] = 2,
@@ -192,13 +206,13 @@ static const uint8_t rarity[CELL_STATES] = {
     [CELL_CALL_FETCHING] = 6,
     [CELL_CALL_ENDED] = 1,
     [CELL_CALL_READING] = 4,
-    [CELL_CALL_SEALED] = 5,
+    [CELL_CALL_SEALED] = 9,
     [CELL_REQUEST_QUEUED] = 3,
     [CELL_REQUEST_REPLYING] = 6,
     [CELL_REQUEST_CANCELLED] = 1,
     [CELL_WRITE_OUT] = 3,
-    [CELL_WRITE_GIVEN_UP] = 5,
-    [CELL_READ_PROBING] = 4,
+    [CELL_WRITE_GIVEN_UP] = 7,
+    [CELL_READ_PROBING] = 6,
 };
 
 static enum cell_state draw_state(struct program *p)
@@ -221,7 +235,7 @@ void faults_wish(struct program *p)
         FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_CANCEL,      FAULT_CANCEL,
         FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_REVOKE,      FAULT_REVOKE,
         FAULT_DROP,   FAULT_DROP,   FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_GOAWAY,
-        FAULT_GOAWAY, FAULT_DROP};
+        FAULT_GOAWAY, FAULT_DROP,   FAULT_JUMP};
     // A cancel of a read on a connection that ends is rare: the handle must have been kept.
     static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY, CELL_DRAIN};
     struct wish *w = p->wishes;
@@ -244,9 +258,18 @@ void faults_wish(struct program *p)
 static struct app_node *peer_node(struct program *p, const struct lien_conn *conn)
 {
     for (unsigned i = 0; i < p->n_nodes; i++)
-        if (strcmp(lieni_sim_node_host(p->world, i), conn->peer_host) == 0)
-            return node_runs(&p->nodes[i]) ? &p->nodes[i] : NULL;
+        if (strcmp(lieni_sim_node_host(p->world, i), conn->peer_host) == 0 &&
+            node_runs(&p->nodes[i]))
+            return &p->nodes[i];
     return NULL;
+}
+
+static struct app_node *own_node(struct program *p, const struct lien_conn *conn)
+{
+    unsigned i = 0;
+    while (p->nodes[i].ctx != conn->ctx)
+        i++;
+    return &p->nodes[i];
 }
 
 static struct app_conn *conn_of(struct program *p, const struct lien_conn *conn)
@@ -344,12 +367,22 @@ static bool grant_wish(struct program *p, const struct wish *w, struct lien_conn
         return try_drop(p, conn);
     case FAULT_GOAWAY:
         return try_goaway(p, conn);
+    case FAULT_JUMP:
+        faults_jump(p, own_node(p, conn));
+        return true;
     case FAULT_EAGAIN:
     case FAULT_EBUSY:
     case FAULT_WITHHOLD:
     case FAULT_SPURIOUS:
     case FAULT_UNPROVEN:
     case FAULT_DEADLINE:
+    case FAULT_LIE:
+    case FAULT_STALL:
+    case FAULT_LOST:
+    case FAULT_HOLLOW:
+    case FAULT_FALSE_SEND:
+    case FAULT_FALSE_RECV:
+    case FAULT_GARBAGE:
     case FAULTS:
         break;
     }

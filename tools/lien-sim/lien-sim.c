@@ -28,7 +28,9 @@ struct options {
     uint64_t cell_least;
 };
 
-static const char *const class_name[LIENI_SIM_CLASSES] = {"tcp", "verbs", "sockets", "own-only"};
+#define CLASSES (LIENI_SIM_CLASSES + 1)
+// The last one is own-only without entries after a break.
+static const char *const class_name[CLASSES] = {"tcp", "verbs", "sockets", "own-only", "none"};
 
 static int usage(FILE *out)
 {
@@ -43,7 +45,7 @@ static int usage(FILE *out)
         "  --seeds A..B   programs A to B, then a table of faults by state\n"
         "  --steps M      actions of a program (300)\n"
         "  --trace        prints every event (one seed)\n"
-        "  --class CLASS  tcp, verbs, sockets or own-only; default: each in turn\n"
+        "  --class CLASS  tcp, verbs, sockets, own-only or none; default: each in turn\n"
         "  --shrink       makes a program that fails as short as it can, and shows it\n"
         "  --only STEPS   leaves out all other steps: numbers and ranges, as 3,17,20-25\n"
         "  --without F    leaves out faults: names, as slow,break\n"
@@ -75,7 +77,7 @@ static bool parse_range(const char *text, struct options *o)
 
 static bool parse_class(const char *text, int *kind)
 {
-    for (int i = 0; i < LIENI_SIM_CLASSES; i++)
+    for (int i = 0; i < CLASSES; i++)
         if (strcmp(class_name[i], text) == 0)
             *kind = i;
     return *kind >= 0;
@@ -199,12 +201,12 @@ static void tally_add(struct tally *sum, const struct tally *more)
     sum->spaces += more->spaces;
     sum->stale += more->stale;
     sum->quarantined += more->quarantined;
+    sum->lies += more->lies;
 }
 
-static enum lieni_sim_class class_of(const struct run *run)
+static unsigned class_of(const struct run *run)
 {
-    return (enum lieni_sim_class)(run->kind >= 0 ? (uint64_t)run->kind
-                                                 : run->seed % LIENI_SIM_CLASSES);
+    return run->kind >= 0 ? (unsigned)run->kind : (unsigned)(run->seed % CLASSES);
 }
 
 bool run_here(const struct run *run, struct outcome *outcome)
@@ -217,7 +219,8 @@ bool run_here(const struct run *run, struct outcome *outcome)
     p->skip = run->skip;
     p->without = run->without;
     p->trace = run->trace;
-    p->kind = class_of(run);
+    p->no_entries = class_of(run) == LIENI_SIM_CLASSES;
+    p->kind = p->no_entries ? LIENI_SIM_OWN_ONLY : (enum lieni_sim_class)class_of(run);
     p->cells = &outcome->cells;
     outcome->seed = run->seed;
     bool fine = program_run(p);
@@ -347,9 +350,9 @@ int main(int argc, char **argv)
     const struct tally *t = &outcome->tally;
     printf("lien-sim: %" PRIu64 " seeds of %u steps in %.1f s; verified: %" PRIu64
            " reads, %" PRIu64 " bodies, %" PRIu64 " calls, %" PRIu64 " write spaces; %" PRIu64
-           " reads of calls not vouched for, %" PRIu64 " lendings quarantined; %" PRIu64
-           " failed\n",
+           " reads of calls not vouched for, %" PRIu64 " lendings quarantined, %" PRIu64
+           " lies heard; %" PRIu64 " failed\n",
            o.last - o.first + 1, o.run.steps, seconds() - start, t->reads, t->bodies, t->calls,
-           t->spaces, t->stale, t->quarantined, failures);
+           t->spaces, t->stale, t->quarantined, t->lies, failures);
     return failures || low ? 1 : 0;
 }

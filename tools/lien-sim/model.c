@@ -23,6 +23,26 @@ void program_fail(struct program *p, const char *format, ...)
         printf("FAILED: %s\n", p->failure);
 }
 
+void program_doubt(struct program *p, const char *format, ...)
+{
+    char text[sizeof p->failure];
+    va_list args;
+    if (p->liars) {
+        p->tally.lies++;
+        return;
+    }
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    program_fail(p, "%s", text);
+}
+
+uint64_t node_now(const struct app_node *node)
+{
+    const struct lieni_sim_world *w = node->p->world;
+    return lieni_sim_now(w) + lieni_sim_clock_ahead(w, node->index);
+}
+
 uint64_t draw(struct program *p, uint64_t below)
 {
     return lieni_sim_draw(p->world, below);
@@ -42,19 +62,27 @@ void say(struct program *p, const char *what, unsigned number, int err)
 
 // -- What a call may answer --------------------------------------------------------------------------------------------------------
 
+bool may_lose(const struct program *p, int status)
+{
+    if (status == LIEN_ECLOSED || status == LIEN_EPEERLOST || status == LIEN_EIO)
+        return true;
+    if (status == LIEN_EPROTO)
+        return p->short_release || p->liars;
+    // A message's body could not be registered, or READ.
+    return (status == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail) ||
+           (status == LIEN_ELIMIT && p->tight);
+}
+
 void check_answer(struct program *p, const char *what, int err, unsigned may)
 {
-    bool fine = err == 0 || err == LIEN_ECLOSED || err == LIEN_EPEERLOST || err == LIEN_EIO;
-    fine = fine || (err == LIEN_EPROTO && p->short_release);
+    bool fine = err == 0 || may_lose(p, err);
     fine = fine || (err == LIEN_ELIMIT && (may & MAY_LIMIT));
     fine = fine || (err == LIEN_EAGAIN && (may & MAY_AGAIN));
     fine = fine || (err == LIEN_ESTALE && (may & MAY_STALE));
     fine = fine || (err == LIEN_EOVERLOAD && (may & MAY_OVERLOAD));
     fine = fine || (err == LIEN_ECANCELED && (may & MAY_CANCELED));
-    // Also of a connection that ended because a message's body could not be registered.
-    fine = fine || (err == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail);
     if (!fine)
-        program_fail(p, "%s answered %s (%s)", what, lien_errname(err), lien_strerror(err));
+        program_doubt(p, "%s answered %s (%s)", what, lien_errname(err), lien_strerror(err));
 }
 
 // -- Callbacks of operations -------------------------------------------------------------------------------------------------------
@@ -73,7 +101,7 @@ void op_done(struct app_op *op, int status)
         program_fail(op->p, "%s %u: on_done twice", op->what, op->number);
     if (op->released)
         program_fail(op->p, "%s %u: on_done after on_released", op->what, op->number);
-    if (status == LIEN_EPROTO && !op->p->short_release)
+    if (status == LIEN_EPROTO && !may_lose(op->p, status))
         program_fail(op->p, "%s %u: done with EPROTO between honest peers", op->what, op->number);
     op->status = status;
 }
@@ -521,8 +549,9 @@ static void on_lost(lien_conn *conn, int status, void *arg)
     say(c->p, "lost", c->number, status);
     if (c->lost++ || c->closed || !c->conn)
         program_fail(c->p, "connection %u: on_lost twice, or after the close", c->number);
-    if (status == LIEN_EPROTO && !c->p->short_release)
-        program_fail(c->p, "connection %u: lost by EPROTO between honest peers", c->number);
+    if (!may_lose(c->p, status))
+        program_fail(c->p, "connection %u: lost by %s between honest peers", c->number,
+                     lien_errname(status));
 }
 
 static void on_closed(lien_conn *conn, int status, void *arg)

@@ -26,7 +26,9 @@ bool node_runs(const struct app_node *node)
 
 static uint64_t next_timer(const struct app_node *node)
 {
-    return node_runs(node) ? lieni_timers_next(&node->ctx->timers) : UINT64_MAX;
+    uint64_t at = node_runs(node) ? lieni_timers_next(&node->ctx->timers) : UINT64_MAX;
+    uint64_t ahead = lieni_sim_clock_ahead(node->p->world, node->index);
+    return at == UINT64_MAX || at < ahead ? (at == UINT64_MAX ? at : 0) : at - ahead;
 }
 
 void program_progress(struct program *p, struct app_node *node)
@@ -110,6 +112,8 @@ static void run_world(struct program *p, uint64_t until, unsigned moments)
         if ((fine) && one_in(p, ++seen))                                                           \
             found = x;                                                                             \
     return found
+
+static void open_node(struct program *p, unsigned i);
 
 static struct app_conn *pick_usable(struct program *p)
 {
@@ -277,6 +281,27 @@ static void do_goaway(struct program *p)
         faults_goaway(c);
 }
 
+// A dead node's machine is back: a new process, with the old address and nothing else of it.
+static void do_restart(struct program *p)
+{
+    struct app_node *dead = &p->nodes[draw(p, p->n_nodes)];
+    if (!dead->dead || dead->replaced || p->n_nodes == NODES_ALL)
+        return;
+    dead->replaced = true;
+    lieni_sim_take_over(p->world, p->n_nodes, dead->index);
+    if (p->trace)
+        printf("%12llu fault  %-22s %s\n", (unsigned long long)lieni_sim_now(p->world), "is back",
+               lieni_sim_node_host(p->world, p->n_nodes));
+    open_node(p, p->n_nodes++);
+}
+
+static void do_jump(struct program *p)
+{
+    struct app_node *node = pick_node(p);
+    if (node && one_in(p, 8))
+        faults_jump(p, node);
+}
+
 static void do_stats(struct program *p)
 {
     struct app_node *node = pick_node(p);
@@ -284,7 +309,7 @@ static void do_stats(struct program *p)
     if (!node)
         return;
     int err = lien_ctx_stats_get(node->ctx, &stats);
-    if (err || (stats.protocol_errors && !p->short_release))
+    if (err || (stats.protocol_errors && !p->short_release && !p->liars))
         program_fail(p, "node %u: stats answer %s, %llu protocol errors between honest peers",
                      node->index, lien_errname(err), (unsigned long long)stats.protocol_errors);
 }
@@ -316,8 +341,12 @@ static void act_calls(struct program *p)
         do_call_end(p);
     else if (at < 95)
         do_goaway(p);
-    else
+    else if (at < 98)
         do_alloc(p);
+    else if (one_in(p, 2))
+        do_jump(p);
+    else
+        do_restart(p);
 }
 
 static void act(struct program *p)
@@ -405,11 +434,21 @@ static const struct knob {
     {KNOB(spurious), 2, 900000, ALL_CLASSES},
     {KNOB(unproven), 2, 600000, IN(LIENI_SIM_VERBS)},
     {KNOB(break), 4, 8000, ALL_CLASSES},
-    {KNOB(connect_fail), 4, 200000, ALL_CLASSES},
+    {KNOB(connect_fail), 3, 200000, ALL_CLASSES},
     {KNOB(register_fail), 8, 50000, ALL_CLASSES},
     {KNOB(reorder), 2, 800000, ALL_CLASSES},
+    {KNOB(lie), 2, 900000, IN(LIENI_SIM_SOCKETS) | IN(LIENI_SIM_OWN_ONLY)},
+    {KNOB(stall), 8, 60000, ALL_CLASSES},
+    {KNOB(lost), 8, 20000, ALL_CLASSES},
+    {KNOB(hollow), 24, 500000, ALL_CLASSES},
+    {KNOB(false_send), 24, 20000, ALL_CLASSES},
+    {KNOB(false_recv), 24, 20000, ALL_CLASSES},
+    {KNOB(garbage), 24, 60000, ALL_CLASSES},
 };
 #define N_KNOBS (sizeof knobs / sizeof knobs[0])
+
+_Static_assert(N_KNOBS < 63, "a bit each");
+#define KNOB_WITHHOLD 3 // in that table
 
 const char *program_knob(unsigned i)
 {
@@ -427,6 +466,11 @@ static void draw_faults(struct program *p)
         on = on && (k->classes & IN(p->kind)) && !(p->without >> i & 1);
         memcpy((char *)c + k->offset, &(uint32_t){on ? value : 0}, sizeof value);
     }
+    p->liars = c->p_hollow || c->p_false_send || c->p_false_recv || c->p_garbage;
+    c->peers_lie = p->liars;
+    c->starved_fails = !p->liars; // credits may be lies
+    if (p->no_entries && !(p->without >> KNOB_WITHHOLD & 1))
+        c->p_withhold = 1000000;
     p->no_wishes = p->without >> N_KNOBS & 1;
     c->slow_factor = 20 + (unsigned)lieni_sim_draw(w, 300);
     c->latency.max = 10000 + lieni_sim_draw(w, 400000);
@@ -476,9 +520,15 @@ static void open_node(struct program *p, unsigned i)
     const char *settings[32];
     const char *const *from = one_in(p, 4) ? usual : small;
     unsigned n = 0;
-    while (from[n] && n < 30) {
+    while (from[n] && n < 24) {
         settings[n] = from[n];
         n++;
+    }
+    if (p->tight) {
+        settings[n++] = "quarantine_peer_bytes=16384";
+        settings[n++] = "quarantine_total_bytes=65536";
+        settings[n++] = "held_conn_bytes=100000";
+        settings[n++] = "held_total_bytes=300000";
     }
     settings[n++] = p->short_release ? "release_ms=100" : "release_ms=20000";
     settings[n] = NULL;
@@ -510,7 +560,7 @@ static bool setup(struct program *p)
 {
     struct lieni_sim_config config;
     lieni_sim_config_init(&config, p->kind);
-    config.nodes = NODES_MAX;
+    config.nodes = NODES_ALL;
     p->world = lieni_sim_world_new(p->seed, &config);
     if (!p->world) {
         snprintf(p->failure, sizeof p->failure, "no world");
@@ -523,6 +573,7 @@ static bool setup(struct program *p)
     draw_faults(p);
     p->short_release = one_in(p, 5);
     p->calm = one_in(p, 4);
+    p->tight = one_in(p, 6);
     p->small_pools = one_in(p, 6);
     p->pool_of_conn = one_in(p, 3);
     p->revocable = one_in(p, 4);
@@ -588,7 +639,7 @@ static void check_levels(struct program *p, struct app_node *node)
         program_fail(p, "node %u at the end: %s, %llu connections, %llu grants of %llu bytes",
                      node->index, lien_errname(err), (unsigned long long)s.conns_open,
                      (unsigned long long)s.grants_live, (unsigned long long)s.grants_bytes);
-    if (s.protocol_errors && !p->short_release)
+    if (s.protocol_errors && !p->short_release && !p->liars)
         program_fail(p, "node %u: %llu protocol errors between honest peers", node->index,
                      (unsigned long long)s.protocol_errors);
     uint64_t lost = lieni_mem_bytes_lost(node->ctx->mem);

@@ -15,8 +15,9 @@
 #include "cells.h"
 #include "provider/sim/sim.h"
 
-#define WISHES    4u
-#define NODES_MAX 5u
+#define WISHES    6u
+#define NODES_MAX 5u // at first
+#define NODES_ALL 7u // with those that took over a dead one's address
 #define BUFS_MAX  4u
 #define MEM_BYTES (128u * 1024u)
 
@@ -27,6 +28,7 @@ struct tally { // over all programs
     uint64_t reads, bodies, calls, spaces,
         stale; // verified; of reads of calls, those that the library refused to vouch for
     uint64_t quarantined;
+    uint64_t lies; // bytes, answers and frames that were false, where the network lies
 };
 
 struct app_node {
@@ -39,6 +41,7 @@ struct app_node {
     bool dead, frozen;
     unsigned listeners_closed, listeners_opened;
     uint64_t thaw_at;
+    bool replaced; // another node has its address
     lien_method methods[2];
     lien_service service;
 };
@@ -222,10 +225,11 @@ struct program {
         TRACE_ALL
     } trace;
     bool no_wishes;
+    bool no_entries; // none ever comes after a break
     enum lieni_sim_class kind;
     struct lieni_sim_world *world;
     unsigned n_nodes;
-    struct app_node nodes[NODES_MAX];
+    struct app_node nodes[NODES_ALL];
     struct app_conn *conns;
     struct app_grant *grants;
     struct app_read *reads;
@@ -242,6 +246,9 @@ struct program {
     struct wish wishes[WISHES];
     bool calm; // few faults are wished for
     bool small_pools, pool_of_conn, revocable;
+    bool liars;         // the network lies about bytes: they say nothing about the library
+    bool tight;         // small limits of quarantine and lending
+    bool jumped;        // a clock did
     bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO
     bool stopping;      // no new operations, also in callbacks
     bool failed;
@@ -264,6 +271,7 @@ void program_progress(struct program *p, struct app_node *node); // until it is 
 
 void faults_hook(void *self, enum lieni_sim_fault fault, void *user);
 void faults_break_any(struct program *p);
+void faults_jump(struct program *p, struct app_node *node); // its clock
 void faults_close(struct app_conn *c);
 void faults_cancel(struct app_read *r);      // has a handle
 void faults_revoke(struct app_grant *g);     // has a handle
@@ -278,6 +286,12 @@ void faults_try(struct program *p);
 // -- model.c: used by program.c ----------------------------------------------------------------------------------------------------
 
 __attribute__((format(printf, 2, 3))) void program_fail(struct program *p, const char *format, ...);
+// Of what peers and bytes say: a failure, unless the network lies.
+__attribute__((format(printf, 2, 3))) void program_doubt(struct program *p, const char *format,
+                                                         ...);
+// Whether a connection may end with it.
+bool may_lose(const struct program *p, int status);
+uint64_t node_now(const struct app_node *node); // its clock
 uint64_t draw(struct program *p, uint64_t below);
 bool one_in(struct program *p, uint64_t n);
 

@@ -34,8 +34,8 @@ static void take_body(struct app_request *r)
     int err = buf ? lien_buf_data(buf, &data) : 0;
     if ((buf != NULL) != (c->body_total != 0) || err ||
         (buf && lien_buf_len(buf) != c->body_total)) {
-        program_fail(r->p, "request %u: no body of %llu bytes, %s", r->number,
-                     (unsigned long long)c->body_total, lien_errname(err));
+        program_doubt(r->p, "request %u: no body of %llu bytes, %s", r->number,
+                      (unsigned long long)c->body_total, lien_errname(err));
         return;
     }
     if (!buf)
@@ -43,7 +43,7 @@ static void take_body(struct app_request *r)
     r->body = (struct app_buf){.addr = (uint8_t *)(uintptr_t)data, .len = c->body_total};
     lieni_shadow_app_owns(r->p->world, data, c->body_total);
     if (pattern_check(data, r->body.len, c->body_tag, 0) != r->body.len)
-        program_fail(r->p, "request %u: the body of call %u is wrong", r->number, c->op.number);
+        program_doubt(r->p, "request %u: the body of call %u is wrong", r->number, c->op.number);
     r->p->tally.bodies++;
     if (one_in(r->p, 3))
         err = lien_request_take_body(r->request, &r->body.buf);
@@ -59,28 +59,30 @@ static struct app_call *check_args(struct app_request *r)
     struct call_head h;
     int err = lien_request_args(r->request, &data, &len);
     if (err || len < sizeof h) {
-        program_fail(r->p, "a request's arguments answer %s, %zu bytes", lien_errname(err), len);
+        program_doubt(r->p, "a request's arguments answer %s, %zu bytes", lien_errname(err), len);
         return NULL;
     }
     memcpy(&h, data, sizeof h);
     struct app_call *c = call_of(r->p, h.number);
     if (!c || c->conn == r->conn || c->conn->id != r->conn->id || !c->known) {
-        program_fail(r->p, "a request of call %llu, which is none of this connection's peer",
-                     (unsigned long long)h.number);
+        program_doubt(r->p, "a request of call %llu, which is none of this connection's peer",
+                      (unsigned long long)h.number);
         return NULL;
     }
     len -= sizeof h;
     if (len != h.fill ||
         pattern_check((const uint8_t *)data + sizeof h, len, c->op.number, 0) != len)
-        program_fail(r->p, "request %u: the arguments of call %u are wrong", r->number,
-                     c->op.number);
+        program_doubt(r->p, "request %u: the arguments of call %u are wrong", r->number,
+                      c->op.number);
     if (c->handled++)
-        program_fail(r->p, "call %u came to a handler twice", c->op.number);
+        program_doubt(r->p, "call %u came to a handler twice", c->op.number);
     if (lien_request_read_len(r->request) != c->src_total ||
         lien_request_write_len(r->request) != c->target_total)
-        program_fail(r->p, "request %u: its spaces have other lengths than those of call %u",
-                     r->number, c->op.number);
-    return c;
+        program_doubt(r->p, "request %u: its spaces have other lengths than those of call %u",
+                      r->number, c->op.number);
+    else
+        return c;
+    return NULL;
 }
 
 static void on_cancel(void *arg)
@@ -123,8 +125,10 @@ static void handle(lien_request *request, lien_conn *conn, void *arg)
         return;
     }
     r->call = check_args(r);
-    if (!r->call)
+    if (!r->call) { // a lie
+        lien_request_drop(&r->request);
         return;
+    }
     take_body(r);
     if (one_in(p, 2) && !p->failed)
         ask_cancel(r);
@@ -180,11 +184,10 @@ static void write_done(void *arg, int status)
     r->gave_up = r->gave_up || gave_up;
     w->call->gave_up = w->call->gave_up || gave_up;
     bool fine = status == 0 || status == LIEN_EBUSY || status == LIEN_ELIMIT ||
-                status == LIEN_ETIMEDOUT || status == LIEN_ECANCELED || status == LIEN_ECLOSED ||
-                status == LIEN_EPEERLOST || status == LIEN_EIO || status == LIEN_EREGISTER ||
-                status == LIEN_EPROTO;
+                status == LIEN_ETIMEDOUT || status == LIEN_ECANCELED || status == LIEN_EREGISTER ||
+                may_lose(w->op.p, status);
     if (!fine)
-        program_fail(w->op.p, "write %u: done with %s", w->op.number, lien_errname(status));
+        program_doubt(w->op.p, "write %u: done with %s", w->op.number, lien_errname(status));
     if (status == 0) {
         w->landed = w->call->landed;
         w->call->landed = w;
