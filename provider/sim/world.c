@@ -13,9 +13,13 @@
 #define MS 1000000u
 #define US 1000u
 
+unsigned lieni_sim_allocating;
+
 void *sim_alloc(size_t size)
 {
+    lieni_sim_allocating++;
     void *p = calloc(1, size ? size : 1);
+    lieni_sim_allocating--;
     if (!p) {
         fprintf(stderr, "sim: out of memory\n");
         abort();
@@ -28,7 +32,9 @@ void *sim_grow(void *array, size_t n, size_t *cap, size_t item)
     if (n < *cap)
         return array;
     *cap = *cap ? *cap * 2 : 16;
+    lieni_sim_allocating++;
     void *p = realloc(array, *cap * item);
+    lieni_sim_allocating--;
     if (!p) {
         fprintf(stderr, "sim: out of memory\n");
         abort();

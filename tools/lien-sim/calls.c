@@ -22,7 +22,7 @@ static void source_fill(struct app_source *s)
 
 static struct app_source *source_new(struct app_node *node)
 {
-    struct app_source *s = calloc(1, sizeof *s);
+    struct app_source *s = app_new(sizeof *s);
     s->node = node;
     s->n = bufs_get(node, s->bufs, 0);
     for (unsigned i = 0; i < s->n; i++)
@@ -148,10 +148,8 @@ static void lay_all(uint8_t *want, const struct app_write *w)
 static void verify_target(struct app_call *c)
 {
     struct program *p = c->op.p;
-    uint8_t *want = malloc(c->target_total);
+    uint8_t *want = app_new(c->target_total);
     uint64_t at = 0;
-    if (!want)
-        abort();
     pattern_fill(want, c->target_total, c->target_tag, 0);
     lay_all(want, c->landed);
     for (unsigned i = 0; i < c->n_target; i++) {
@@ -355,7 +353,7 @@ static int start(struct app_call *c, const struct call_head *head, const lien_ca
 void model_call(struct app_conn *conn)
 {
     struct program *p = conn->p;
-    struct app_call *c = calloc(1, sizeof *c);
+    struct app_call *c = app_new(sizeof *c);
     lien_buf *read[BUFS_MAX], *body[BUFS_MAX];
     lien_call_opts opts;
     op_init(p, &c->op, "call");

@@ -243,7 +243,7 @@ void faults_wish(struct program *p)
         w++;
     if (w == p->wishes + WISHES)
         return;
-    struct wish new = {.active = true, .moments = 400};
+    struct wish new = {.active = true, .moments = 1000};
     new.fault = faults[draw(p, sizeof faults / sizeof *faults)];
     new.state = draw_state(p);
     if (new.fault == FAULT_CANCEL && one_in(p, 3))

@@ -70,7 +70,7 @@ bool may_lose(const struct program *p, int status)
         return p->short_release || p->liars;
     // A message's body could not be registered, or READ.
     return (status == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail) ||
-           (status == LIEN_ELIMIT && p->tight);
+           (status == LIEN_ELIMIT && p->tight) || (status == LIEN_ENOMEM && p->poor);
 }
 
 void check_answer(struct program *p, const char *what, int err, unsigned may)
@@ -327,7 +327,9 @@ bool space_open(struct app_node *node, struct app_buf *bufs, unsigned n, lien_sp
     lien_buf *slots[BUFS_MAX];
     for (unsigned i = 0; i < n; i++)
         slots[i] = bufs[i].buf;
+    lieni_sim_allocating++; // here it may not fail
     int err = lien_space_open(node->ctx, slots, n, space);
+    lieni_sim_allocating--;
     if (err) {
         program_fail(node->p, "lien_space_open answers %s", lien_errname(err));
         return false;
@@ -414,7 +416,7 @@ static void alloc_done(void *arg, int status, lien_buf *buf)
     op_released(&a->op, 0);
     say(p, "alloc", a->op.number, status);
     a->alloc = NULL;
-    if (status != 0 && status != LIEN_ECANCELED)
+    if (status != 0 && status != LIEN_ECANCELED && !may_lose(p, status))
         program_fail(p, "alloc %u: done with %s", a->op.number, lien_errname(status));
     if ((buf != NULL) != (status == 0))
         program_fail(p, "alloc %u: status %s, buffer %p", a->op.number, lien_errname(status),
@@ -435,7 +437,7 @@ static void alloc_done(void *arg, int status, lien_buf *buf)
 void model_alloc(struct app_node *node)
 {
     struct program *p = node->p;
-    struct app_alloc *a = calloc(1, sizeof *a);
+    struct app_alloc *a = app_new(sizeof *a);
     op_init(p, &a->op, "alloc");
     a->op.one_event = true;
     a->node = node;
@@ -445,10 +447,8 @@ void model_alloc(struct app_node *node)
     a->op.started = true;
     int err = lien_pool_alloc_start(node->pool, a->len, alloc_done, a, &a->alloc);
     say(p, "alloc_start", a->op.number, err);
-    if (err) {
-        program_fail(p, "lien_pool_alloc_start answers %s", lien_errname(err));
-        a->op.started = false;
-    }
+    check_answer(p, "lien_pool_alloc_start", err, 0);
+    a->op.started = err == 0;
 }
 
 void model_alloc_end(struct app_alloc *a)
@@ -487,7 +487,7 @@ static void mem_released(void *arg, int status)
 void model_mem_new(struct app_node *node)
 {
     struct program *p = node->p;
-    struct app_mem *m = calloc(1, sizeof *m);
+    struct app_mem *m = app_new(sizeof *m);
     lien_mem_opts opts;
     lien_mem_opts_init(&opts);
     opts.on_released = mem_released;
@@ -591,7 +591,7 @@ void model_conn_opts(struct app_conn *c, lien_conn_opts *opts)
 
 struct app_conn *model_conn_new(struct app_node *node, bool server)
 {
-    struct app_conn *c = calloc(1, sizeof *c);
+    struct app_conn *c = app_new(sizeof *c);
     c->p = node->p;
     c->node = node;
     c->number = ++node->p->numbers;
@@ -654,6 +654,8 @@ void model_listen(struct app_node *node)
     conn.arg = NULL;
     opts.conn = &conn;
     int err = lien_listener_open(node->ctx, "*:0", &opts, &node->listener);
+    if (err == LIEN_ENOMEM && node->p->poor)
+        return;
     if (!err)
         err = lien_listener_address(node->listener, node->address, sizeof node->address);
     if (err)

@@ -3,7 +3,7 @@
 // Draws a program from its seed and runs it: nodes, faults and timing differ from seed to seed, actions from step to step. Core's clock moves only here, from event to event and
 // timer to timer. At the end all is closed and the world runs until nothing is owed; then what is left is a leak.
 
-#include "program.h"
+#include "model.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -39,8 +39,11 @@ void program_progress(struct program *p, struct app_node *node)
                    lien_ctx_arm(node->ctx) == LIEN_EAGAIN;
         if (!due)
             return;
+        if (p->poor && !p->stopping && one_in(p, 6))
+            poor_set(1 + (unsigned)draw(p, 12), 1 + (unsigned)draw(p, 3));
         int err = lien_ctx_progress(node->ctx);
-        if (err)
+        poor_set(0, 0);
+        if (err && !(p->poor && err == LIEN_ENOMEM))
             program_fail(p, "lien_ctx_progress answers %s", lien_errname(err));
         if (i == PASSES_MAX)
             program_fail(p, "node %u does not come to rest: %u passes at one moment", node->index,
@@ -201,8 +204,8 @@ static void do_connect(struct program *p)
     model_conn_opts(c, &opts);
     opts.timeout_ms = one_in(p, 6) ? 10 + (uint32_t)draw(p, 20) : 0;
     int err = lien_conn_open(from->ctx, to->address, &opts, &c->conn);
-    if (err)
-        program_fail(p, "lien_conn_open answers %s", lien_errname(err));
+    check_answer(p, "lien_conn_open", err, 0);
+    c->closed = err != 0; // it never was
 }
 
 static void do_close(struct program *p)
@@ -287,6 +290,7 @@ static void do_restart(struct program *p)
     struct app_node *dead = &p->nodes[draw(p, p->n_nodes)];
     if (!dead->dead || dead->replaced || p->n_nodes == NODES_ALL)
         return;
+    poor_set(0, 0); // the context must open
     dead->replaced = true;
     lieni_sim_take_over(p->world, p->n_nodes, dead->index);
     if (p->trace)
@@ -396,10 +400,13 @@ static void step(struct program *p)
     if (p->trace)
         printf("-- step %u\n", p->step);
     uint64_t now = lieni_sim_now(p->world);
+    if (p->poor && one_in(p, 2))
+        poor_set(1 + (unsigned)draw(p, 16), 1 + (unsigned)draw(p, 3));
     if (one_in(p, 2))
         act_calls(p);
     else
         act(p);
+    poor_set(0, 0);
     if (p->step % 16 == 0)
         model_check_deadlines(p, false);
     if (one_in(p, p->calm ? 12 : 2) && !p->no_wishes)
@@ -573,6 +580,7 @@ static bool setup(struct program *p)
     draw_faults(p);
     p->short_release = one_in(p, 5);
     p->calm = one_in(p, 4);
+    p->poor = one_in(p, 5);
     p->tight = one_in(p, 6);
     p->small_pools = one_in(p, 6);
     p->pool_of_conn = one_in(p, 3);
@@ -674,6 +682,7 @@ static bool conns_gone(const struct program *p)
 
 static void finish(struct program *p)
 {
+    p->tally.allocs_failed = poor_failed();
     lieni_sim_reseed(p->world, UINT32_MAX);
     if (p->trace)
         puts("-- the end");

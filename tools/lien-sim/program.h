@@ -15,7 +15,7 @@
 #include "cells.h"
 #include "provider/sim/sim.h"
 
-#define WISHES    6u
+#define WISHES    8u
 #define NODES_MAX 5u // at first
 #define NODES_ALL 7u // with those that took over a dead one's address
 #define BUFS_MAX  4u
@@ -28,6 +28,7 @@ struct tally { // over all programs
     uint64_t reads, bodies, calls, spaces,
         stale; // verified; of reads of calls, those that the library refused to vouch for
     uint64_t quarantined;
+    uint64_t allocs_failed;
     uint64_t lies; // bytes, answers and frames that were false, where the network lies
 };
 
@@ -247,6 +248,7 @@ struct program {
     bool calm; // few faults are wished for
     bool small_pools, pool_of_conn, revocable;
     bool liars;         // the network lies about bytes: they say nothing about the library
+    bool poor;          // memory runs out at times
     bool tight;         // small limits of quarantine and lending
     bool jumped;        // a clock did
     bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO

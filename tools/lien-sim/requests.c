@@ -112,7 +112,7 @@ static void handle(lien_request *request, lien_conn *conn, void *arg)
 {
     struct app_node *node = arg;
     struct program *p = node->p;
-    struct app_request *r = calloc(1, sizeof *r);
+    struct app_request *r = app_new(sizeof *r);
     r->p = p;
     r->number = ++p->numbers;
     r->request = request;
@@ -209,7 +209,7 @@ static void write_released(void *arg, int status)
 
 static struct app_write *write_new(struct app_request *r, const struct app_buf *bufs, unsigned n)
 {
-    struct app_write *w = calloc(1, sizeof *w);
+    struct app_write *w = app_new(sizeof *w);
     op_init(r->p, &w->op, "write");
     w->request = r;
     w->call = r->call;

@@ -20,7 +20,7 @@ static void grant_released(void *arg, int status)
 void model_grant(struct app_conn *c)
 {
     struct program *p = c->p;
-    struct app_grant *g = calloc(1, sizeof *g);
+    struct app_grant *g = app_new(sizeof *g);
     lien_grant_opts opts;
     lien_buf *bufs[BUFS_MAX];
     op_init(p, &g->op, "grant");
@@ -173,7 +173,7 @@ static bool read_prepare(struct app_read *r)
 
 static struct app_read *read_new(struct app_conn *c, uint64_t tag, uint64_t total)
 {
-    struct app_read *r = calloc(1, sizeof *r);
+    struct app_read *r = app_new(sizeof *r);
     op_init(c->p, &r->op, "read");
     r->conn = c;
     r->tag = tag;
@@ -297,7 +297,7 @@ static void send_released(void *arg, int status)
 void model_send(struct app_conn *c)
 {
     struct program *p = c->p;
-    struct app_send *s = calloc(1, sizeof *s);
+    struct app_send *s = app_new(sizeof *s);
     uint8_t bytes[sizeof(struct head) + 512];
     lien_buf *bufs[BUFS_MAX];
     lien_send_opts opts;
@@ -375,7 +375,7 @@ static void check_message(struct app_conn *c, struct app_msg *m)
 
 static struct app_msg *msg_new(struct app_node *node, lien_msg *msg)
 {
-    struct app_msg *m = calloc(1, sizeof *m);
+    struct app_msg *m = app_new(sizeof *m);
     m->node = node;
     m->msg = msg;
     m->next = node->p->msgs;
