@@ -412,6 +412,32 @@ Test(space, reply_after_write)
 }
 
 // A write that was given up may still arrive: its request cannot succeed, and the source stays held. [R2]
+// The reply waits for the write, and the write is given up meanwhile.
+Test(space, a_write_given_up_after_the_reply)
+{
+    struct world *w = slow();
+    struct seen s = {0}, x = {0};
+    lien_buf *source = buf_new(w, SERVER, MIB, 1);
+    lien_space *target = space_of(w, CLIENT, buf_new(w, CLIENT, MIB, 3));
+    lien_call_opts opts = call_to(&s);
+    opts.write = target;
+    lien_request *request = call(w, &opts, NULL);
+    lien_transfer_opts to = transfer_to(&x);
+    to.timeout_ms = 10;
+    cr_assert_eq(lien_request_write(request, &source, 1, &to), 0);
+    cr_assert_eq(lien_request_reply(&request, 0, "fine", 4), 0);
+    cr_assert(run_until(w, &x.done, 100));
+    cr_assert_eq(x.status, LIEN_ETIMEDOUT);
+    cr_assert(run_until(w, &s.done, 20));
+    cr_assert_eq(s.status, LIEN_ETIMEDOUT, "%s", lien_errname(s.status));
+    cr_assert(run_until(w, &s.released, 1000));
+    cr_assert(run_until(w, &x.released, 1000));
+    lien_space_free(&target);
+    lien_buf_free(&source);
+    run_ms(w, 100);
+    world_close(w);
+}
+
 Test(space, a_write_given_up_can_only_fail)
 {
     struct world *w = slow();

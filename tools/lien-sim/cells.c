@@ -15,7 +15,9 @@ static const char *const fault_name[FAULTS] = {
     [FAULT_REVOKE] = "revoke",       [FAULT_EAGAIN] = "eagain",     [FAULT_EBUSY] = "ebusy",
     [FAULT_WITHHOLD] = "withhold",   [FAULT_SPURIOUS] = "spurious", [FAULT_UNPROVEN] = "unproven",
     [FAULT_CALL_CANCEL] = "ccancel", [FAULT_DEADLINE] = "deadline", [FAULT_DROP] = "drop",
-    [FAULT_GOAWAY] = "goaway",
+    [FAULT_GOAWAY] = "goaway",       [FAULT_JUMP] = "jump",         [FAULT_LIE] = "lie",
+    [FAULT_STALL] = "stall",         [FAULT_LOST] = "lost",         [FAULT_HOLLOW] = "hollow",
+    [FAULT_FALSE_SEND] = "fsend",    [FAULT_FALSE_RECV] = "frecv",  [FAULT_GARBAGE] = "garbage",
 };
 
 static const char *const state_name[CELL_STATES] = {
@@ -85,7 +87,12 @@ static const struct impossible {
 
 static bool of_calls(enum fault fault)
 {
-    return fault >= FAULT_CALL_CANCEL;
+    return fault >= FAULT_CALL_CANCEL && fault <= FAULT_GOAWAY;
+}
+
+static bool of_one_operation(enum fault fault)
+{
+    return fault >= FAULT_LIE;
 }
 
 // States that end at the connection's loss at the latest.
@@ -125,10 +132,14 @@ static bool ends_with_conn(enum cell_state state)
 
 static const char *why_not(enum fault fault, enum cell_state state)
 {
+    if (of_one_operation(fault) && state != (fault == FAULT_LIE ? CELL_DESTROY : CELL_OPEN))
+        return "counted where it is at home";
     if (of_calls(fault) && state <= CELL_DESTROY && state != CELL_OPEN)
         return "counted on open connections only";
     if ((fault == FAULT_EBUSY || fault == FAULT_UNPROVEN) && ends_with_conn(state))
         return "calls end at the loss, before DESTROY";
+    if ((fault == FAULT_EBUSY || fault == FAULT_UNPROVEN) && state == CELL_WRITE_GIVEN_UP)
+        return "from the loss on no answer is awaited: its source is a grant like others";
     for (size_t i = 0; i < sizeof impossible / sizeof *impossible; i++)
         if (impossible[i].fault == fault && impossible[i].state == state)
             return impossible[i].why;
@@ -292,14 +303,23 @@ void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn)
     bool met[CELL_STATES] = {false};
     if (!states_of(conn, met) || (of_calls(fault) && !met[CELL_OPEN]))
         return;
+    if (of_one_operation(fault)) {
+        enum cell_state home = fault == FAULT_LIE ? CELL_DESTROY : CELL_OPEN;
+        cells->count[fault][home] += met[home];
+        return;
+    }
     for (int i = 0; i < CELL_STATES; i++)
         cells->count[fault][i] += met[i];
 }
 
-bool cells_in(struct lien_conn *conn, enum cell_state state)
+uint32_t cells_met(struct lien_conn *conn)
 {
     bool met[CELL_STATES] = {false};
-    return states_of(conn, met) && met[state];
+    uint32_t bits = 0;
+    if (states_of(conn, met))
+        for (int i = 0; i < CELL_STATES; i++)
+            bits |= (uint32_t)met[i] << i;
+    return bits;
 }
 
 bool cells_possible(enum fault fault, enum cell_state state)

@@ -30,6 +30,15 @@ enum fault {
     FAULT_DEADLINE,    // a call's deadline passed
     FAULT_DROP,        // a handler drops a request
     FAULT_GOAWAY,      // the application takes no new calls
+    FAULT_JUMP,        // the clock of its node jumps
+    // Decided by the world for one operation. Counted by the connection's own state alone.
+    FAULT_LIE,        // an end that is no proof says that it is one
+    FAULT_STALL,      // the peer serves no READ any more
+    FAULT_LOST,       // an entry is lost though the link is up
+    FAULT_HOLLOW,     // a READ succeeds with nothing written
+    FAULT_FALSE_SEND, // a SEND succeeds and does not arrive
+    FAULT_FALSE_RECV, // a receive succeeds with old bytes
+    FAULT_GARBAGE,    // a SEND's bytes change on the way
     FAULTS
 };
 
@@ -68,8 +77,8 @@ struct cells {
 
 // The fault happens now to this connection: its state and those of its operations count.
 void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn);
-// Whether the connection, or an operation on it, is in that state now.
-bool cells_in(struct lien_conn *conn, enum cell_state state);
+// The states that the connection and the operations on it are in now, one bit each.
+uint32_t cells_met(struct lien_conn *conn);
 // Whether that cell can occur.
 bool cells_possible(enum fault fault, enum cell_state state);
 void cells_add(struct cells *cells, const struct cells *more);

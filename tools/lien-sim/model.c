@@ -23,6 +23,26 @@ void program_fail(struct program *p, const char *format, ...)
         printf("FAILED: %s\n", p->failure);
 }
 
+void program_doubt(struct program *p, const char *format, ...)
+{
+    char text[sizeof p->failure];
+    va_list args;
+    if (p->liars) {
+        p->tally.lies++;
+        return;
+    }
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    program_fail(p, "%s", text);
+}
+
+uint64_t node_now(const struct app_node *node)
+{
+    const struct lieni_sim_world *w = node->p->world;
+    return lieni_sim_now(w) + lieni_sim_clock_ahead(w, node->index);
+}
+
 uint64_t draw(struct program *p, uint64_t below)
 {
     return lieni_sim_draw(p->world, below);
@@ -42,19 +62,27 @@ void say(struct program *p, const char *what, unsigned number, int err)
 
 // -- What a call may answer --------------------------------------------------------------------------------------------------------
 
+bool may_lose(const struct program *p, int status)
+{
+    if (status == LIEN_ECLOSED || status == LIEN_EPEERLOST || status == LIEN_EIO)
+        return true;
+    if (status == LIEN_EPROTO)
+        return p->short_release || p->liars;
+    // A message's body could not be registered, or READ.
+    return (status == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail) ||
+           (status == LIEN_ELIMIT && p->tight) || (status == LIEN_ENOMEM && p->poor);
+}
+
 void check_answer(struct program *p, const char *what, int err, unsigned may)
 {
-    bool fine = err == 0 || err == LIEN_ECLOSED || err == LIEN_EPEERLOST || err == LIEN_EIO;
-    fine = fine || (err == LIEN_EPROTO && p->short_release);
+    bool fine = err == 0 || may_lose(p, err);
     fine = fine || (err == LIEN_ELIMIT && (may & MAY_LIMIT));
     fine = fine || (err == LIEN_EAGAIN && (may & MAY_AGAIN));
     fine = fine || (err == LIEN_ESTALE && (may & MAY_STALE));
     fine = fine || (err == LIEN_EOVERLOAD && (may & MAY_OVERLOAD));
     fine = fine || (err == LIEN_ECANCELED && (may & MAY_CANCELED));
-    // Also of a connection that ended because a message's body could not be registered.
-    fine = fine || (err == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail);
     if (!fine)
-        program_fail(p, "%s answered %s (%s)", what, lien_errname(err), lien_strerror(err));
+        program_doubt(p, "%s answered %s (%s)", what, lien_errname(err), lien_strerror(err));
 }
 
 // -- Callbacks of operations -------------------------------------------------------------------------------------------------------
@@ -73,7 +101,7 @@ void op_done(struct app_op *op, int status)
         program_fail(op->p, "%s %u: on_done twice", op->what, op->number);
     if (op->released)
         program_fail(op->p, "%s %u: on_done after on_released", op->what, op->number);
-    if (status == LIEN_EPROTO && !op->p->short_release)
+    if (status == LIEN_EPROTO && !may_lose(op->p, status))
         program_fail(op->p, "%s %u: done with EPROTO between honest peers", op->what, op->number);
     op->status = status;
 }
@@ -161,7 +189,7 @@ static size_t random_len(struct program *p)
     case 1:
         return 4096;
     case 2:
-        return 1 + draw(p, 40000);
+        return 1 + draw(p, 60000);
     default:
         return 1 + draw(p, 3000);
     }
@@ -299,7 +327,9 @@ bool space_open(struct app_node *node, struct app_buf *bufs, unsigned n, lien_sp
     lien_buf *slots[BUFS_MAX];
     for (unsigned i = 0; i < n; i++)
         slots[i] = bufs[i].buf;
+    lieni_sim_allocating++; // here it may not fail
     int err = lien_space_open(node->ctx, slots, n, space);
+    lieni_sim_allocating--;
     if (err) {
         program_fail(node->p, "lien_space_open answers %s", lien_errname(err));
         return false;
@@ -386,7 +416,7 @@ static void alloc_done(void *arg, int status, lien_buf *buf)
     op_released(&a->op, 0);
     say(p, "alloc", a->op.number, status);
     a->alloc = NULL;
-    if (status != 0 && status != LIEN_ECANCELED)
+    if (status != 0 && status != LIEN_ECANCELED && !may_lose(p, status))
         program_fail(p, "alloc %u: done with %s", a->op.number, lien_errname(status));
     if ((buf != NULL) != (status == 0))
         program_fail(p, "alloc %u: status %s, buffer %p", a->op.number, lien_errname(status),
@@ -407,7 +437,7 @@ static void alloc_done(void *arg, int status, lien_buf *buf)
 void model_alloc(struct app_node *node)
 {
     struct program *p = node->p;
-    struct app_alloc *a = calloc(1, sizeof *a);
+    struct app_alloc *a = app_new(sizeof *a);
     op_init(p, &a->op, "alloc");
     a->op.one_event = true;
     a->node = node;
@@ -417,10 +447,8 @@ void model_alloc(struct app_node *node)
     a->op.started = true;
     int err = lien_pool_alloc_start(node->pool, a->len, alloc_done, a, &a->alloc);
     say(p, "alloc_start", a->op.number, err);
-    if (err) {
-        program_fail(p, "lien_pool_alloc_start answers %s", lien_errname(err));
-        a->op.started = false;
-    }
+    check_answer(p, "lien_pool_alloc_start", err, 0);
+    a->op.started = err == 0;
 }
 
 void model_alloc_end(struct app_alloc *a)
@@ -459,7 +487,7 @@ static void mem_released(void *arg, int status)
 void model_mem_new(struct app_node *node)
 {
     struct program *p = node->p;
-    struct app_mem *m = calloc(1, sizeof *m);
+    struct app_mem *m = app_new(sizeof *m);
     lien_mem_opts opts;
     lien_mem_opts_init(&opts);
     opts.on_released = mem_released;
@@ -521,8 +549,9 @@ static void on_lost(lien_conn *conn, int status, void *arg)
     say(c->p, "lost", c->number, status);
     if (c->lost++ || c->closed || !c->conn)
         program_fail(c->p, "connection %u: on_lost twice, or after the close", c->number);
-    if (status == LIEN_EPROTO && !c->p->short_release)
-        program_fail(c->p, "connection %u: lost by EPROTO between honest peers", c->number);
+    if (!may_lose(c->p, status))
+        program_fail(c->p, "connection %u: lost by %s between honest peers", c->number,
+                     lien_errname(status));
 }
 
 static void on_closed(lien_conn *conn, int status, void *arg)
@@ -562,7 +591,7 @@ void model_conn_opts(struct app_conn *c, lien_conn_opts *opts)
 
 struct app_conn *model_conn_new(struct app_node *node, bool server)
 {
-    struct app_conn *c = calloc(1, sizeof *c);
+    struct app_conn *c = app_new(sizeof *c);
     c->p = node->p;
     c->node = node;
     c->number = ++node->p->numbers;
@@ -625,6 +654,8 @@ void model_listen(struct app_node *node)
     conn.arg = NULL;
     opts.conn = &conn;
     int err = lien_listener_open(node->ctx, "*:0", &opts, &node->listener);
+    if (err == LIEN_ENOMEM && node->p->poor)
+        return;
     if (!err)
         err = lien_listener_address(node->listener, node->address, sizeof node->address);
     if (err)

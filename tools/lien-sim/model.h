@@ -5,6 +5,7 @@
 #ifndef LIEN_SIM_MODEL_H
 #define LIEN_SIM_MODEL_H
 
+#include "poor.h"
 #include "program.h"
 
 void say(struct program *p, const char *what, unsigned number, int err);

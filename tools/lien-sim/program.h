@@ -15,9 +15,11 @@
 #include "cells.h"
 #include "provider/sim/sim.h"
 
-#define NODES_MAX 5u
+#define WISHES    8u
+#define NODES_MAX 5u // at first
+#define NODES_ALL 7u // with those that took over a dead one's address
 #define BUFS_MAX  4u
-#define MEM_BYTES (256u * 1024u)
+#define MEM_BYTES (128u * 1024u)
 
 struct program;
 struct app_conn;
@@ -26,6 +28,8 @@ struct tally { // over all programs
     uint64_t reads, bodies, calls, spaces,
         stale; // verified; of reads of calls, those that the library refused to vouch for
     uint64_t quarantined;
+    uint64_t allocs_failed;
+    uint64_t lies; // bytes, answers and frames that were false, where the network lies
 };
 
 struct app_node {
@@ -38,6 +42,7 @@ struct app_node {
     bool dead, frozen;
     unsigned listeners_closed, listeners_opened;
     uint64_t thaw_at;
+    bool replaced; // another node has its address
     lien_method methods[2];
     lien_service service;
 };
@@ -202,14 +207,30 @@ struct app_msg { // received and held
     struct app_msg *next;
 };
 
+struct
+    wish { // a fault that waits for a connection in a state: rare cells are met by waiting for them
+    bool active;
+    enum fault fault;
+    enum cell_state state;
+    unsigned moments; // until it is given up
+};
+
 struct program {
     uint64_t seed;
     unsigned steps;
-    bool trace;
+    const uint8_t *skip; // steps that are left out, or NULL
+    uint64_t without;    // knobs that are off: bits of program_knob()
+    enum trace {
+        TRACE_NONE,
+        TRACE_APP, // what applications do and hear, and faults
+        TRACE_ALL
+    } trace;
+    bool no_wishes;
+    bool no_entries; // none ever comes after a break
     enum lieni_sim_class kind;
     struct lieni_sim_world *world;
     unsigned n_nodes;
-    struct app_node nodes[NODES_MAX];
+    struct app_node nodes[NODES_ALL];
     struct app_conn *conns;
     struct app_grant *grants;
     struct app_read *reads;
@@ -223,14 +244,13 @@ struct program {
     struct app_alloc *allocs;
     unsigned numbers;
     unsigned step;
-    struct
-        wish { // a fault that waits for a connection in a state: rare cells are met by waiting for them
-        bool active;
-        enum fault fault;
-        enum cell_state state;
-        unsigned moments; // until it is given up
-    } wish;
+    struct wish wishes[WISHES];
+    bool calm; // few faults are wished for
     bool small_pools, pool_of_conn, revocable;
+    bool liars;         // the network lies about bytes: they say nothing about the library
+    bool poor;          // memory runs out at times
+    bool tight;         // small limits of quarantine and lending
+    bool jumped;        // a clock did
     bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO
     bool stopping;      // no new operations, also in callbacks
     bool failed;
@@ -241,8 +261,10 @@ struct program {
 
 // -- program.c ---------------------------------------------------------------------------------------------------------------------
 
-// Runs the program of a seed. False: it failed, p->failure says how. `p` was zeroed and its seed, steps, trace, kind and cells set.
+// Runs the program of a seed. False: it failed, p->failure says how. `p` was zeroed and its seed, steps, skip, without, trace, kind and cells set.
 bool program_run(struct program *p);
+// The name of a fault that can be left out; NULL: there are no more.
+const char *program_knob(unsigned i);
 
 bool node_runs(const struct app_node *node); // neither dead nor frozen nor closed
 void program_progress(struct program *p, struct app_node *node); // until it is at rest
@@ -251,6 +273,7 @@ void program_progress(struct program *p, struct app_node *node); // until it is 
 
 void faults_hook(void *self, enum lieni_sim_fault fault, void *user);
 void faults_break_any(struct program *p);
+void faults_jump(struct program *p, struct app_node *node); // its clock
 void faults_close(struct app_conn *c);
 void faults_cancel(struct app_read *r);      // has a handle
 void faults_revoke(struct app_grant *g);     // has a handle
@@ -265,6 +288,12 @@ void faults_try(struct program *p);
 // -- model.c: used by program.c ----------------------------------------------------------------------------------------------------
 
 __attribute__((format(printf, 2, 3))) void program_fail(struct program *p, const char *format, ...);
+// Of what peers and bytes say: a failure, unless the network lies.
+__attribute__((format(printf, 2, 3))) void program_doubt(struct program *p, const char *format,
+                                                         ...);
+// Whether a connection may end with it.
+bool may_lose(const struct program *p, int status);
+uint64_t node_now(const struct app_node *node); // its clock
 uint64_t draw(struct program *p, uint64_t below);
 bool one_in(struct program *p, uint64_t n);
 

@@ -34,8 +34,8 @@ static void take_body(struct app_request *r)
     int err = buf ? lien_buf_data(buf, &data) : 0;
     if ((buf != NULL) != (c->body_total != 0) || err ||
         (buf && lien_buf_len(buf) != c->body_total)) {
-        program_fail(r->p, "request %u: no body of %llu bytes, %s", r->number,
-                     (unsigned long long)c->body_total, lien_errname(err));
+        program_doubt(r->p, "request %u: no body of %llu bytes, %s", r->number,
+                      (unsigned long long)c->body_total, lien_errname(err));
         return;
     }
     if (!buf)
@@ -43,7 +43,7 @@ static void take_body(struct app_request *r)
     r->body = (struct app_buf){.addr = (uint8_t *)(uintptr_t)data, .len = c->body_total};
     lieni_shadow_app_owns(r->p->world, data, c->body_total);
     if (pattern_check(data, r->body.len, c->body_tag, 0) != r->body.len)
-        program_fail(r->p, "request %u: the body of call %u is wrong", r->number, c->op.number);
+        program_doubt(r->p, "request %u: the body of call %u is wrong", r->number, c->op.number);
     r->p->tally.bodies++;
     if (one_in(r->p, 3))
         err = lien_request_take_body(r->request, &r->body.buf);
@@ -59,28 +59,30 @@ static struct app_call *check_args(struct app_request *r)
     struct call_head h;
     int err = lien_request_args(r->request, &data, &len);
     if (err || len < sizeof h) {
-        program_fail(r->p, "a request's arguments answer %s, %zu bytes", lien_errname(err), len);
+        program_doubt(r->p, "a request's arguments answer %s, %zu bytes", lien_errname(err), len);
         return NULL;
     }
     memcpy(&h, data, sizeof h);
     struct app_call *c = call_of(r->p, h.number);
     if (!c || c->conn == r->conn || c->conn->id != r->conn->id || !c->known) {
-        program_fail(r->p, "a request of call %llu, which is none of this connection's peer",
-                     (unsigned long long)h.number);
+        program_doubt(r->p, "a request of call %llu, which is none of this connection's peer",
+                      (unsigned long long)h.number);
         return NULL;
     }
     len -= sizeof h;
     if (len != h.fill ||
         pattern_check((const uint8_t *)data + sizeof h, len, c->op.number, 0) != len)
-        program_fail(r->p, "request %u: the arguments of call %u are wrong", r->number,
-                     c->op.number);
+        program_doubt(r->p, "request %u: the arguments of call %u are wrong", r->number,
+                      c->op.number);
     if (c->handled++)
-        program_fail(r->p, "call %u came to a handler twice", c->op.number);
+        program_doubt(r->p, "call %u came to a handler twice", c->op.number);
     if (lien_request_read_len(r->request) != c->src_total ||
         lien_request_write_len(r->request) != c->target_total)
-        program_fail(r->p, "request %u: its spaces have other lengths than those of call %u",
-                     r->number, c->op.number);
-    return c;
+        program_doubt(r->p, "request %u: its spaces have other lengths than those of call %u",
+                      r->number, c->op.number);
+    else
+        return c;
+    return NULL;
 }
 
 static void on_cancel(void *arg)
@@ -110,7 +112,7 @@ static void handle(lien_request *request, lien_conn *conn, void *arg)
 {
     struct app_node *node = arg;
     struct program *p = node->p;
-    struct app_request *r = calloc(1, sizeof *r);
+    struct app_request *r = app_new(sizeof *r);
     r->p = p;
     r->number = ++p->numbers;
     r->request = request;
@@ -123,8 +125,10 @@ static void handle(lien_request *request, lien_conn *conn, void *arg)
         return;
     }
     r->call = check_args(r);
-    if (!r->call)
+    if (!r->call) { // a lie
+        lien_request_drop(&r->request);
         return;
+    }
     take_body(r);
     if (one_in(p, 2) && !p->failed)
         ask_cancel(r);
@@ -180,11 +184,10 @@ static void write_done(void *arg, int status)
     r->gave_up = r->gave_up || gave_up;
     w->call->gave_up = w->call->gave_up || gave_up;
     bool fine = status == 0 || status == LIEN_EBUSY || status == LIEN_ELIMIT ||
-                status == LIEN_ETIMEDOUT || status == LIEN_ECANCELED || status == LIEN_ECLOSED ||
-                status == LIEN_EPEERLOST || status == LIEN_EIO || status == LIEN_EREGISTER ||
-                status == LIEN_EPROTO;
+                status == LIEN_ETIMEDOUT || status == LIEN_ECANCELED || status == LIEN_EREGISTER ||
+                may_lose(w->op.p, status);
     if (!fine)
-        program_fail(w->op.p, "write %u: done with %s", w->op.number, lien_errname(status));
+        program_doubt(w->op.p, "write %u: done with %s", w->op.number, lien_errname(status));
     if (status == 0) {
         w->landed = w->call->landed;
         w->call->landed = w;
@@ -206,7 +209,7 @@ static void write_released(void *arg, int status)
 
 static struct app_write *write_new(struct app_request *r, const struct app_buf *bufs, unsigned n)
 {
-    struct app_write *w = calloc(1, sizeof *w);
+    struct app_write *w = app_new(sizeof *w);
     op_init(r->p, &w->op, "write");
     w->request = r;
     w->call = r->call;
@@ -238,7 +241,7 @@ bool request_write(struct app_request *r, struct app_buf *bufs, unsigned n)
     for (unsigned i = 0; i < n; i++)
         out[i] = w->bufs[i].buf;
     lien_transfer_opts_init(&opts);
-    opts.timeout_ms = one_in(p, 4) ? 1 + (uint32_t)draw(p, 30) : 0;
+    opts.timeout_ms = one_in(p, 3) ? 1 + (uint32_t)draw(p, one_in(p, 2) ? 3 : 30) : 0;
     opts.on_done = write_done;
     opts.on_released = write_released;
     opts.arg = w;
@@ -265,16 +268,6 @@ bool request_write(struct app_request *r, struct app_buf *bufs, unsigned n)
     if (one_in(p, 6))
         bufs_free(p, w->bufs, n);
     return true;
-}
-
-static void do_write(struct app_request *r)
-{
-    struct app_buf bufs[BUFS_MAX];
-    if (!r->call->target_total)
-        return;
-    unsigned n = bufs_get(r->conn->node, bufs, one_in(r->p, 2) ? r->call->target_total : 0);
-    if (n)
-        request_write(r, bufs, n);
 }
 
 // -- Answers -----------------------------------------------------------------------------------------------------------------------
@@ -353,6 +346,16 @@ static void reply(struct app_request *r, int status)
         replied(r, status, len, total);
     else
         over(r);
+}
+
+static void do_write(struct app_request *r)
+{
+    struct app_buf bufs[BUFS_MAX];
+    if (!r->call->target_total)
+        return;
+    unsigned n = bufs_get(r->conn->node, bufs, one_in(r->p, 2) ? r->call->target_total : 0);
+    if (n && request_write(r, bufs, n) && one_in(r->p, 3))
+        reply(r, 0); // leaves once the write is answered
 }
 
 // -- What is done ------------------------------------------------------------------------------------------------------------------
