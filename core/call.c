@@ -21,10 +21,14 @@ static const unsigned may_enter[] = {
     [LIENI_CALL_OVER] = 0,
 };
 
+static const char *const state_names[] = {"running", "fetching", "ended", "over"};
+
 static void set_state(struct lien_call *call, enum lieni_call_state state)
 {
     if (!(may_enter[call->state] & TO(state)))
         abort();
+    lieni_trace_text(call->conn->trace, LIENI_TRACE_CALL, call->id, 0, call->status,
+                     state_names[call->state], state_names[state]);
     call->state = state;
 }
 
@@ -206,6 +210,7 @@ static void on_timeout(struct lieni_timer *timer)
 {
     struct lien_call *call = lieni_container(timer, struct lien_call, timer);
     struct lien_conn *conn = call->conn;
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, call->id, 0, 0, "deadline of a call", NULL);
     lieni_conn_ref(conn);
     give_up(call, LIEN_ETIMEDOUT);
     lieni_conn_unref(conn);
@@ -624,6 +629,8 @@ static int start(struct lien_conn *conn, const char *method, const void *args, s
         return rc;
     }
     take_slot(call);
+    lieni_trace_text(conn->trace, LIENI_TRACE_CALL, call->id, 0, 0, "new",
+                     state_names[call->state]);
     call->on_done = opts->on_done;
     call->on_released = opts->on_released;
     call->arg = opts->arg;

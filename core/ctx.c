@@ -472,7 +472,8 @@ static bool settled(lien_ctx *ctx)
         if (!lieni_container(n, struct lien_conn, node)->closed_done)
             return false;
     }
-    return lieni_list_empty(&ctx->listeners) && lieni_list_empty(&ctx->dead_listeners);
+    return ctx->traces_queued == 0 && lieni_list_empty(&ctx->listeners) &&
+           lieni_list_empty(&ctx->dead_listeners);
 }
 
 // Handles of grants and reads that the application never closed end with the ctx. All are over.

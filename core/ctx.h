@@ -69,6 +69,9 @@ struct lien_ctx {
     unsigned fabric_pending;        // endpoints on their way, each with a thread of the provider's
     struct lieni_node fabric_queue; // connections that wait for their turn
     struct lieni_quarantine quarantine;
+    uint64_t trace_files;    // begun in option trace_dir
+    unsigned traces_queued;  // to be written
+    bool traces_full;        // the log said that there are trace_files
     struct lieni_timer beat; // one for all connections
     struct lieni_node peers; // liveness.c: remote contexts, each with its open connections
     uint8_t instance[16];    // names this ctx to its peers

@@ -20,10 +20,14 @@ static const unsigned may_enter[] = {
     [LIENI_REQUEST_OVER] = 0,
 };
 
+static const char *const state_names[] = {"queued", "live", "replying", "cancelled", "over"};
+
 static void set_state(struct lien_request *request, enum lieni_request_state state)
 {
     if (!(may_enter[request->state] & TO(state)))
         abort();
+    lieni_trace_text(request->conn->trace, LIENI_TRACE_REQUEST, request->id, 0,
+                     request->reply_status, state_names[request->state], state_names[state]);
     request->state = state;
     lieni_ctx_changed(request->conn->ctx);
 }
@@ -211,6 +215,8 @@ static void on_deadline(struct lieni_timer *timer)
 {
     struct lien_request *request = lieni_container(timer, struct lien_request, timer);
     struct lien_conn *conn = request->conn;
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, request->id, 0, 0, "deadline of a request",
+                     NULL);
     lieni_conn_ref(conn);
     lieni_request_cancel(request, LIEN_ETIMEDOUT, true);
     lieni_conn_unref(conn);
@@ -371,6 +377,8 @@ int lieni_request_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
         return LIEN_ENOMEM;
     s->gen++;
     s->request = request;
+    lieni_trace_text(conn->trace, LIENI_TRACE_REQUEST, request->id, 0, 0, "new",
+                     state_names[request->state]);
     int refused = 0, rc = open_spaces(request, frame);
     if (rc != 0) { // the connection ends, and with it the request
         lieni_request_cancel(request, rc, false);

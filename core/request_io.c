@@ -167,6 +167,8 @@ static void done(struct lieni_write *write, int status)
         return;
     write->done = true;
     write->status = status;
+    lieni_trace_text(request->conn->trace, LIENI_TRACE_WRITE, request->id, write->id, status,
+                     "done", NULL);
     if (write->has_timer)
         lieni_timer_clear(&request->conn->ctx->timers, &write->timer);
     lieni_list_remove(&write->own);
@@ -182,6 +184,8 @@ static void done(struct lieni_write *write, int status)
 static void released(struct lieni_write *write, int status)
 {
     write->source_over = true;
+    lieni_trace_text(write->request->conn->trace, LIENI_TRACE_WRITE, write->request->id, write->id,
+                     status, "source released", NULL);
     write->released_status = status;
     if (write->done)
         tell_released(write);
@@ -412,6 +416,7 @@ static int start_write(struct lien_request *request, lien_buf *const *bufs, size
     write->on_released = opts->on_released;
     write->arg = opts->arg;
     request->n_writes++;
+    lieni_trace_text(conn->trace, LIENI_TRACE_WRITE, request->id, write->id, 0, "new", NULL);
     lieni_list_append(&request->writes, &write->own);
     *out = write;
     if (total == 0) {

@@ -365,6 +365,11 @@ typedef struct lien_conn_info {
 // Fills the first info->size bytes of *info.
 LIEN_API int lien_conn_info_get(lien_conn *conn, lien_conn_info *info);
 
+// Writes the trace of the connection, its last events (option `trace` says how many), to the descriptor `fd`: bytes for lien-trace(1) to read. Also after the connection ended, until
+// lien_conn_close(). The events are those of one moment; the writing is done without a lock, and takes as long as write(2) on `fd` does. Frames are in it without users' bytes and keys, unless
+// option `trace_bytes` says otherwise. LIEN_ESTATE: option `trace` is 0. LIEN_ESYS: write(2) failed, see errno; part of it may be written. LIEN_ENOMEM.
+LIEN_API int lien_conn_trace(lien_conn *conn, int fd);
+
 typedef struct lien_listener_opts {
     size_t size;
     const lien_conn_opts
