@@ -175,6 +175,7 @@ static void end(struct lien_call *call, int status, lien_msg *reply)
     struct lien_conn *conn = call->conn;
     call->status = status;
     call->reply = reply;
+    conn->ctx->messages_held += reply != NULL; // the application's
     lieni_timer_clear(&conn->ctx->timers, &call->timer);
     lieni_call_assembly_drop(conn, &call->id);
     end_borrow(call);
@@ -472,6 +473,13 @@ static int check(struct lien_conn *conn, const char *method, const lien_call_opt
     return 0;
 }
 
+// For the report of a stray access.
+static void lent_by(const struct lien_call *call, lien_buf *const *bufs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        lieni_buf_lent_by(bufs[i], LIENI_LENT_BY_CALL, call->conn->id, call->id);
+}
+
 static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct lieni_frame *frame)
 {
     struct lien_conn *conn = call->conn;
@@ -500,6 +508,7 @@ static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct 
     call->grant->over = grant_over;
     call->grant->owner = call;
     call->refs++;
+    lent_by(call, opts->read, opts->n_read);
     call->read_name = frame->read_name = call->grant->name;
     frame->read_total = call->grant->bytes;
     return 0;
@@ -526,6 +535,7 @@ static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
         call->args->over = args_over;
         call->args->owner = call;
         call->refs++;
+        lent_by(call, opts->body, opts->n_body);
         frame->name = call->args->name;
         frame->total = total;
     }
@@ -547,6 +557,7 @@ static int lend(struct lien_call *call, const lien_call_opts *opts, struct lieni
     if (rc != 0)
         return rc;
     call->space = opts->write;
+    lent_by(call, call->space->bufs, call->space->n);
     frame->space_len = call->space->len;
     return 0;
 }

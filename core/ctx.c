@@ -503,6 +503,8 @@ int lien_ctx_close(lien_ctx **slot)
     if (rc != 0)
         return rc;
     lieni_ctx_lock(ctx);
+    if (!ctx->closing)
+        lieni_leaks_look(ctx);
     ctx->closing = true;
     close_handles(ctx);
     uint64_t most = ctx->options.linger_ms + ctx->options.drain_ms + 5000;
@@ -513,6 +515,8 @@ int lien_ctx_close(lien_ctx **slot)
         lieni_ctx_unlock(ctx);
         return rc;
     }
+    if (rc == 0)
+        lieni_leaks_say(ctx);
     if (rc == 0)
         drop_handles(ctx);
     else

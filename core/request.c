@@ -238,6 +238,7 @@ static void run_handle(struct lieni_task *task)
         lieni_request_cancel(request, LIEN_ECANCELED, true);
     bool begins = request->state == LIENI_REQUEST_QUEUED;
     if (begins) {
+        ctx->requests_held++;
         set_state(request, LIENI_REQUEST_LIVE);
     } else {
         set_state(request, LIENI_REQUEST_OVER);
@@ -411,6 +412,7 @@ void lieni_requests_ready(struct lien_conn *conn)
 // The reply is the application's last word; it leaves once no write awaits its answer (R2).
 static void finish(struct lien_request *request)
 {
+    request->conn->ctx->requests_held--;
     release_read(request, LIEN_ECANCELED);
     if (request->state == LIENI_REQUEST_CANCELLED) {
         set_state(request, LIENI_REQUEST_OVER);

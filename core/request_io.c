@@ -32,6 +32,13 @@ static void read_over(void *owner, int status)
     lieni_request_unref(owner);
 }
 
+// For the report of a stray access.
+static void lent_by(const struct lien_request *request, lien_buf *const *bufs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        lieni_buf_lent_by(bufs[i], LIENI_LENT_BY_REQUEST, request->conn->id, request->id);
+}
+
 static int start_read(struct lien_request *request, lien_space *space,
                       const lien_transfer_opts *opts, struct lien_read **out)
 {
@@ -48,6 +55,7 @@ static int start_read(struct lien_request *request, lien_space *space,
     rc = lieni_read_new(request->conn, request->read, space, &plain, &read);
     if (rc != 0)
         return rc;
+    lent_by(request, space->bufs, space->n);
     read->over = read_over;
     read->owner = request;
     read->strand = request->strand;
@@ -356,6 +364,7 @@ static int hold_source(struct lieni_write *write, lien_buf *const *bufs, size_t 
                               &write->grant);
     if (rc != 0)
         return rc;
+    lent_by(write->request, bufs, n);
     write->source->name = write->grant->name;
     write->source->total = write->grant->bytes;
     write->grant->over = source_over;

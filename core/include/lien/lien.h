@@ -131,7 +131,7 @@ static inline void lien_ctx_opts_init(lien_ctx_opts *opts)
 LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
 
 // Closes listeners, connections and pools that are still open, waits for their end (bounded by option drain_ms each), and frees the ctx. Stores NULL.
-// Memory in quarantine whose provider gives no proof stays mapped until the process ends; the log counts it. Handles of the
+// Memory in quarantine whose provider gives no proof stays mapped until the process ends; the log counts it, and what was never closed, by kind. Handles of the
 // ctx are invalid afterwards (close grants and reads before), except lien_buf and lien_msg held by the application, which stay readable until freed.
 // Blocks. LIEN_EDEADLK: called from a callback of this ctx.
 LIEN_API int lien_ctx_close(lien_ctx **ctx);
