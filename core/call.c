@@ -23,10 +23,14 @@ static const unsigned may_enter[] = {
     [LIENI_CALL_OVER] = 0,
 };
 
+static const char *const state_names[] = {"running", "fetching", "ended", "over"};
+
 static void set_state(struct lien_call *call, enum lieni_call_state state)
 {
     if (!(may_enter[call->state] & TO(state)))
         abort();
+    lieni_trace_text(call->conn->trace, LIENI_TRACE_CALL, call->id, 0, call->status,
+                     state_names[call->state], state_names[state]);
     call->state = state;
 }
 
@@ -180,6 +184,7 @@ static void end(struct lien_call *call, int status, lien_msg *reply)
     struct lien_conn *conn = call->conn;
     call->status = status;
     call->reply = reply;
+    conn->ctx->messages_held += reply != NULL; // the application's
     lieni_timer_clear(&conn->ctx->timers, &call->timer);
     lieni_call_assembly_drop(conn, &call->id);
     end_borrow(call);
@@ -217,6 +222,7 @@ static void on_timeout(struct lieni_timer *timer)
 {
     struct lien_call *call = lieni_container(timer, struct lien_call, timer);
     struct lien_conn *conn = call->conn;
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, call->id, 0, 0, "deadline of a call", NULL);
     lieni_conn_ref(conn);
     lieni_call_give_up(call, LIEN_ETIMEDOUT);
     lieni_conn_unref(conn);
@@ -520,6 +526,13 @@ static int check(struct lien_conn *conn, const char *method, const lien_call_opt
     return 0;
 }
 
+// For the report of a stray access.
+static void lent_by(const struct lien_call *call, lien_buf *const *bufs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        lieni_buf_lent_by(bufs[i], LIENI_LENT_BY_CALL, call->conn->id, call->id);
+}
+
 static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct lieni_frame *frame)
 {
     struct lien_conn *conn = call->conn;
@@ -548,6 +561,7 @@ static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct 
     call->grant->over = grant_over;
     call->grant->owner = call;
     call->refs++;
+    lent_by(call, opts->read, opts->n_read);
     call->read_name = frame->read_name = call->grant->name;
     frame->read_total = call->grant->bytes;
     return 0;
@@ -574,6 +588,7 @@ static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
         call->args->over = args_over;
         call->args->owner = call;
         call->refs++;
+        lent_by(call, opts->body, opts->n_body);
         frame->name = call->args->name;
         frame->total = total;
     }
@@ -595,6 +610,7 @@ static int lend(struct lien_call *call, const lien_call_opts *opts, struct lieni
     if (rc != 0)
         return rc;
     call->space = opts->write;
+    lent_by(call, call->space->bufs, call->space->n);
     frame->space_len = call->space->len;
     return 0;
 }
@@ -682,6 +698,8 @@ int lieni_call_begin(struct lien_conn *conn, const char *method, const void *arg
     }
     take_slot(call);
     call->frame = conn->link.queued;
+    lieni_trace_text(conn->trace, LIENI_TRACE_CALL, call->id, 0, 0, "new",
+                     state_names[call->state]);
     call->on_done = opts->on_done;
     call->on_released = opts->on_released;
     call->arg = opts->arg;

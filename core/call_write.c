@@ -108,6 +108,8 @@ static int plan(struct lieni_inwrite *w, struct lien_read **go)
     int rc = lieni_read_new(conn, w->source, call->space, &opts, go);
     if (rc != 0)
         return rc;
+    for (uint32_t i = 0; i < call->space->n; i++)
+        lieni_buf_lent_by(call->space->bufs[i], LIENI_LENT_BY_CALL, conn->id, call->id);
     w->read = *go;
     w->read->refs++;
     w->read->over = write_over;

@@ -25,7 +25,7 @@ static const unsigned may_enter[] = {
     [LIENI_CONN_GONE] = 0,
 };
 
-static const char *state_name(enum lieni_conn_state state)
+const char *lieni_conn_state_name(enum lieni_conn_state state)
 {
     static const char *const names[] = {"boot",  "fabric",  "open", "ending",
                                         "drain", "destroy", "gone"};
@@ -46,7 +46,9 @@ void lieni_conn_set_state(struct lien_conn *conn, enum lieni_conn_state state)
         abort();
     struct lieni_log_at at = lieni_conn_at(conn, 0);
     lieni_log_say(conn->ctx->log, LIEN_LOG_DEBUG, &at, conn->status, "connection: %s -> %s",
-                  state_name(conn->state), state_name(state));
+                  lieni_conn_state_name(conn->state), lieni_conn_state_name(state));
+    lieni_trace_text(conn->trace, LIENI_TRACE_STATE, 0, 0, conn->status,
+                     lieni_conn_state_name(conn->state), lieni_conn_state_name(state));
     conn->state = state;
     lieni_ctx_changed(conn->ctx);
 }
@@ -230,7 +232,9 @@ int lieni_conn_op_status(const struct lien_conn *conn, int status)
 
 static void on_timer(struct lieni_timer *timer)
 {
-    lieni_conn_timer(lieni_container(timer, struct lien_conn, timer));
+    struct lien_conn *conn = lieni_container(timer, struct lien_conn, timer);
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, 0, 0, 0, "of the state", NULL);
+    lieni_conn_timer(conn);
 }
 
 static void init_lists(struct lien_conn *conn)
@@ -289,7 +293,12 @@ int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn *
     conn->ctx = ctx;
     conn->opts = *opts;
     init_lists(conn);
-    int rc = lieni_strand_open(ctx->dispatch, (opts->flags & LIEN_INLINE) != 0, &conn->strand);
+    int rc = 0;
+    if (ctx->options.trace > 0)
+        rc = lieni_trace_open(&ctx->platform.env, (uint32_t)ctx->options.trace,
+                              (uint32_t)ctx->options.trace_bytes, &conn->trace);
+    if (rc == 0)
+        rc = lieni_strand_open(ctx->dispatch, (opts->flags & LIEN_INLINE) != 0, &conn->strand);
     if (rc != 0)
         goto free_conn;
     rc = init_timers(conn);
@@ -305,6 +314,7 @@ int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn *
 close_strand:
     lieni_strand_close(conn->strand);
 free_conn:
+    lieni_trace_close(conn->trace);
     free(conn);
     return rc;
 }
@@ -320,6 +330,7 @@ void lieni_conn_free(struct lien_conn *conn)
     free(conn->grants.slots);
     free(conn->imports.slots);
     lieni_calls_free(&conn->calls);
+    lieni_trace_close(conn->trace);
     free(conn);
 }
 

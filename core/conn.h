@@ -16,6 +16,7 @@
 #include "core/handshake.h"
 #include "core/link.h"
 #include "core/nic.h"
+#include "core/trace.h"
 
 enum lieni_conn_state {
     LIENI_CONN_BOOT,    // bootstrap stream connects and shakes hands. Deadline connect_ms
@@ -57,6 +58,10 @@ struct lien_conn {
     struct lieni_strand *strand;
     struct lieni_task open_task, writable_task, lost_task, closed_task;
     struct lieni_task goaway_task, drained_task;
+    struct lieni_trace *trace;    // or NULL; from the start to the end of the struct's life
+    struct lieni_task trace_task; // of ctx->strand, while trace_queued, which holds a reference
+    bool trace_queued;
+    uint64_t trace_file; // its number in the ctx, 0: none
     bool want_writable, writable_posted;
     bool half_open;           // counted in ctx->half_open
     struct lieni_timer timer; // of the state
@@ -128,6 +133,7 @@ int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_o
 void lieni_conn_ref(struct lien_conn *conn);
 void lieni_conn_unref(struct lien_conn *conn);
 void lieni_conn_free(struct lien_conn *conn); // progress context, from the graveyard
+const char *lieni_conn_state_name(enum lieni_conn_state state);
 void lieni_conn_set_state(struct lien_conn *conn, enum lieni_conn_state state);
 // Queues a task of the connection's strand, with a reference held until it ran.
 void lieni_conn_post(struct lien_conn *conn, struct lieni_task *task);

@@ -483,8 +483,9 @@ static bool settled(lien_ctx *ctx)
         if (!lieni_container(n, struct lien_conn, node)->closed_done)
             return false;
     }
-    return lieni_list_empty(&ctx->channels) && lieni_list_empty(&ctx->listeners) &&
-           lieni_list_empty(&ctx->dead_listeners) && ctx->inside == 0;
+    return ctx->traces_queued == 0 && lieni_list_empty(&ctx->channels) &&
+           lieni_list_empty(&ctx->listeners) && lieni_list_empty(&ctx->dead_listeners) &&
+           ctx->inside == 0;
 }
 
 // Handles of grants and reads that the application never closed end with the ctx. All are over.
@@ -514,6 +515,8 @@ int lien_ctx_close(lien_ctx **slot)
     if (rc != 0)
         return rc;
     lieni_ctx_lock(ctx);
+    if (!ctx->closing)
+        lieni_leaks_look(ctx);
     ctx->closing = true;
     close_handles(ctx);
     uint64_t most = ctx->options.linger_ms + ctx->options.drain_ms + 5000;
@@ -524,6 +527,8 @@ int lien_ctx_close(lien_ctx **slot)
         lieni_ctx_unlock(ctx);
         return rc;
     }
+    if (rc == 0)
+        lieni_leaks_say(ctx);
     if (rc == 0)
         drop_handles(ctx);
     else

@@ -30,6 +30,11 @@ struct lieni_prov_slot {
     struct lieni_prov *prov;
 };
 
+// Of lien_ctx_close(): what it found open.
+struct lieni_leaks {
+    uint64_t listeners, connections;
+};
+
 struct lien_ctx {
     pthread_mutex_t lock;
     pthread_cond_t changed; // something that a _wait function waits for
@@ -72,6 +77,12 @@ struct lien_ctx {
     unsigned fabric_pending;        // endpoints on their way, each with a thread of the provider's
     struct lieni_node fabric_queue; // connections that wait for their turn
     struct lieni_quarantine quarantine;
+    uint64_t trace_files;   // begun in option trace_dir
+    unsigned traces_queued; // to be written
+    struct lieni_leaks leaks;
+    uint64_t spaces_held, messages_held,
+        requests_held;       // the application's, until it gives them back
+    bool traces_full;        // the log said that there are trace_files
     struct lieni_timer beat; // one for all connections
     bool beat_far;           // it may be set for later than heartbeat_ms from now
     struct lieni_node
@@ -119,6 +130,11 @@ int lieni_ctx_outside(lien_ctx *ctx);
 // initialised: not walked through). LIEN_ENOTSUP: larger than this library knows, with bytes set that it does not know.
 #define LIENI_OPTS_MAX 4096u
 int lieni_opts_copy(void *out, size_t out_size, const void *in, size_t in_size);
+
+// core/leaks.c, under the lock. What the application never closed, for a line in the log: first what lien_ctx_close() is about to close for it, then, when all connections have ended,
+// the rest.
+void lieni_leaks_look(lien_ctx *ctx);
+void lieni_leaks_say(lien_ctx *ctx);
 
 // core/ctx.c. As lien_ctx_open() on another platform: the tests' and the simulator's door.
 int lieni_ctx_open_platform(const lien_ctx_opts *opts, const struct lieni_platform *platform,

@@ -12,7 +12,7 @@
 
 int lieni_wrs_open(struct lieni_wrs *t, uint32_t n, uint64_t conn)
 {
-    *t = (struct lieni_wrs){.conn = conn, .n = 1};
+    *t = (struct lieni_wrs){.conn = conn, .n = 1, .trace = t->trace};
     while (t->n < n) {
         t->n <<= 1;
         t->shift++;
@@ -52,6 +52,7 @@ int lieni_wr_take(struct lieni_wrs *t, enum lieni_wr_kind kind, void *owner, uin
         .seq = t->count << t->shift | index, .kind = kind, .owner = owner, .len = len};
     t->posted[kind]++;
     *seq = wr->seq;
+    lieni_trace_wr(t->trace, LIENI_TRACE_POST, kind, wr->seq, len, 0, 0);
     return 0;
 }
 
@@ -73,8 +74,10 @@ static void put(struct lieni_wrs *t, struct lieni_wr *wr)
 void lieni_wr_untake(struct lieni_wrs *t, uint64_t seq)
 {
     struct lieni_wr *wr = find(t, seq);
-    if (wr)
-        put(t, wr);
+    if (!wr)
+        return;
+    lieni_trace_wr(t->trace, LIENI_TRACE_UNPOST, wr->kind, seq, wr->len, 0, 0);
+    put(t, wr);
 }
 
 uint32_t lieni_wrs_outstanding(const struct lieni_wrs *t)
@@ -88,6 +91,8 @@ int lieni_evidence_from_entry(struct lieni_wrs *t, const struct lieni_cqe *cqe,
     struct lieni_wr *wr = t->ended ? NULL : find(t, cqe->context);
     if (!wr) {
         t->unknown++;
+        lieni_trace_wr(t->trace, LIENI_TRACE_STRAY, 0, cqe->context, cqe->len, cqe->status,
+                       cqe->provider_error);
         return LIEN_ENOTFOUND;
     }
     *ev = (struct lieni_evidence){.source = LIENI_BY_ENTRY,
@@ -105,6 +110,8 @@ int lieni_evidence_from_entry(struct lieni_wrs *t, const struct lieni_cqe *cqe,
         if (ev->kind == LIENI_WR_RECV && ev->status == 0)
             ev->status = LIEN_EPROTO;
     }
+    lieni_trace_wr(t->trace, LIENI_TRACE_ENTRY, wr->kind, wr->seq, ev->len, ev->status,
+                   ev->provider_error);
     put(t, wr);
     return 0;
 }
@@ -136,6 +143,7 @@ int lieni_evidence_from_end(struct lieni_wrs *t, enum lieni_proof proof, struct 
                                   .owner = wr->owner,
                                   .status = LIEN_ECANCELED,
                                   .posted_len = wr->len};
+    lieni_trace_wr(t->trace, LIENI_TRACE_PROVED, wr->kind, wr->seq, wr->len, 0, 0);
     put(t, wr);
     return 0;
 }
@@ -147,6 +155,7 @@ bool lieni_wrs_abandon(struct lieni_wrs *t, enum lieni_wr_kind *kind, void **own
         return false;
     *kind = wr->kind;
     *owner = wr->owner;
+    lieni_trace_wr(t->trace, LIENI_TRACE_ABANDONED, wr->kind, wr->seq, wr->len, 0, 0);
     put(t, wr);
     return true;
 }

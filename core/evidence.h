@@ -11,7 +11,7 @@
 #ifndef LIENI_EVIDENCE_H
 #define LIENI_EVIDENCE_H
 
-#include "provider/provider.h"
+#include "core/trace.h"
 
 enum lieni_wr_kind {
     LIENI_WR_RECV,
@@ -38,6 +38,7 @@ struct lieni_wrs {
     uint32_t posted[LIENI_WR_KINDS]; // outstanding
     uint64_t unknown;                // entries that matched nothing
     bool ended;                      // the endpoint's destruction began: entries prove nothing now
+    struct lieni_trace *trace;       // of the connection, or NULL
 };
 
 enum lieni_evidence_source {
@@ -59,7 +60,7 @@ struct lieni_evidence {
     bool spent;
 };
 
-// Room for `n` outstanding requests of the connection `conn`. LIEN_ENOMEM.
+// Room for `n` outstanding requests of the connection `conn`. LIEN_ENOMEM. Keeps `trace`.
 int lieni_wrs_open(struct lieni_wrs *t, uint32_t n, uint64_t conn);
 // All entries must be free, by evidence or by lieni_wrs_abandon().
 void lieni_wrs_close(struct lieni_wrs *t);

@@ -19,10 +19,14 @@ static const unsigned may_enter[] = {
     [LIENI_GRANT_LOST] = 0,
 };
 
+static const char *const state_names[] = {"live", "asked to release", "over", "lost"};
+
 static void set_state(struct lien_grant *grant, enum lieni_grant_state state)
 {
     if (!(may_enter[grant->state] & TO(state)))
         abort();
+    lieni_trace_text(grant->conn->trace, LIENI_TRACE_GRANT, lieni_name_id(grant->name),
+                     grant->bytes, 0, state_names[grant->state], state_names[state]);
     grant->state = state;
 }
 
@@ -260,6 +264,8 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
     for (size_t i = 0; i < n; i++)
         lieni_buf_lent_by(bufs[i], LIENI_LENT_BY_GRANT, conn->id, lieni_name_id(grant->name));
     grant->bytes = bytes;
+    lieni_trace_text(conn->trace, LIENI_TRACE_GRANT, lieni_name_id(grant->name), bytes, 0,
+                     is_borrowed(grant) ? "borrowed" : "held", state_names[LIENI_GRANT_LIVE]);
     grant->refs = 1; // the table's
     lieni_conn_ref(conn);
     lieni_list_append(&conn->live_grants, &grant->node);

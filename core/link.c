@@ -199,11 +199,14 @@ static int post(struct lien_conn *conn, struct lieni_send_slot *slot)
     uint16_t controls = (uint16_t)(link->control_owed < UINT16_MAX ? link->control_owed
                                                                    : UINT16_MAX);
     lieni_frame_stamp(slot->bytes, messages, controls, link->number_out + 1);
+    // The peer may have it before the post returns.
+    const uint64_t now = lieni_trace_now(conn->trace);
     rc = conn->ops->post_send(conn->ep, slot->bytes, slot->len, link->mr, seq);
     if (rc != 0) {
         lieni_wr_untake(&conn->wrs, seq);
         return rc;
     }
+    lieni_trace_frame(conn->trace, LIENI_TRACE_SENT, now, slot->bytes, slot->len);
     link->number_out++;
     link->posted++;
     link->message_owed -= messages;
@@ -480,6 +483,7 @@ static int frame_in(struct lien_conn *conn, struct lieni_recv_slot *slot, size_t
                                              .own_grants_max = conn->grants.max,
                                              .calls_max = conn->calls.max,
                                              .side = conn->calls.side};
+    lieni_trace_frame(conn->trace, LIENI_TRACE_RECEIVED, 0, slot->bytes, len);
     int rc = lieni_frame_decode(slot->bytes, len, &limits, &frame, why);
     if (rc == 0)
         rc = account(conn, &frame, why);

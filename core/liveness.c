@@ -134,6 +134,7 @@ void lieni_liveness_watch(struct lien_conn *conn)
 void lieni_liveness_ask(struct lien_conn *conn)
 {
     uint64_t now = lieni_ctx_now(conn->ctx);
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, 0, 0, 0, "a sign of life is asked for", NULL);
     if (conn->asked == 0)
         conn->asked = now;
     if (conn->group && conn->group->asked == 0)
@@ -303,6 +304,7 @@ void lieni_liveness_watchdog(struct lieni_timer *timer)
 {
     struct lien_conn *conn = lieni_container(timer, struct lien_conn, watchdog);
     lien_ctx *ctx = conn->ctx;
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, 0, 0, 0, "READ watchdog", NULL);
     if (conn->reads_outstanding == 0)
         return; // set again by the next post
     uint64_t due = conn->last_read + ctx->options.read_watchdog_ms * LIENI_MS;
@@ -338,6 +340,8 @@ void lieni_liveness_retry(struct lieni_timer *timer)
 {
     struct lien_conn *conn = lieni_container(timer, struct lien_conn, retry);
     lien_ctx *ctx = conn->ctx;
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, 0, 0, 0, "refused posts are tried again",
+                     NULL);
     if (conn->retry_since != 0 &&
         lieni_ctx_now(ctx) - conn->retry_since >= ctx->options.read_watchdog_ms * LIENI_MS) {
         lieni_conn_lose(conn, LIEN_EPEERLOST, "the provider took no work for read_watchdog_ms");

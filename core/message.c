@@ -303,6 +303,7 @@ static void run_message(struct lieni_task *task)
     lieni_ctx_lock(ctx);
     bool wanted = conn->has_handle;
     lieni_conn_ref(conn);
+    ctx->messages_held += wanted;
     if (!wanted)
         msg_free(msg);
     lieni_ctx_unlock(ctx);
@@ -539,6 +540,7 @@ int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **out)
         if (msg && msg->ready) {
             lieni_list_remove(n);
             *out = msg;
+            ctx->messages_held++;
             break;
         }
         rc = lieni_conn_usable(conn);
@@ -594,6 +596,7 @@ void lien_msg_free(lien_msg **slot)
     if (lieni_ctx_forked(ctx))
         return;
     lieni_ctx_lock(ctx);
+    ctx->messages_held--;
     msg_free(msg);
     lieni_ctx_unlock(ctx);
 }

@@ -61,6 +61,14 @@
     X(guard, FLAG, "0", 0, 0, "",                                                                  \
       "Guard mode in every pool that does not say otherwise: see "                                 \
       "lien_guard(7)")                                                                             \
+    X(trace, UINT, "0", 0, 65536, "events",                                                        \
+      "Last events of each connection that are kept for lien_conn_trace(); 0: none")               \
+    X(trace_bytes, UINT, "0", 0, 4096, "bytes",                                                    \
+      "First bytes of each frame that a trace keeps as they are, users' bytes and keys among "     \
+      "them; 0: only what holds neither")                                                          \
+    X(trace_dir, TEXT, "", 0, 255, "directory",                                                    \
+      "Where the trace of a connection that ends with an error is written; unset: nowhere")        \
+    X(trace_files, UINT, "100", 1, 1000000, "files", "Traces that a ctx writes into trace_dir")    \
     X(grants_conn, UINT, "4096", 1, 1048576, "grants", "Live grants on one connection")            \
     X(held_conn_bytes, UINT, "8G", 4096, 1099511627776, "bytes",                                   \
       "Bytes of live held grants on one connection")                                               \

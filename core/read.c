@@ -18,10 +18,14 @@ static const unsigned may_enter[] = {
     [LIENI_READ_OVER] = 0,
 };
 
+static const char *const state_names[] = {"running", "probing", "draining", "over"};
+
 static void set_state(struct lien_read *read, enum lieni_read_state state)
 {
     if (!(may_enter[read->state] & TO(state)))
         abort();
+    lieni_trace_text(read->conn->trace, LIENI_TRACE_READ, lieni_name_id(read->name), 0,
+                     read->status, state_names[read->state], state_names[state]);
     read->state = state;
 }
 
@@ -219,7 +223,10 @@ void lieni_reads_stop(struct lien_conn *conn, const struct lieni_name *name, int
 
 static void on_timeout(struct lieni_timer *timer)
 {
-    lieni_read_stop(lieni_container(timer, struct lien_read, timer), LIEN_ETIMEDOUT);
+    struct lien_read *read = lieni_container(timer, struct lien_read, timer);
+    lieni_trace_text(read->conn->trace, LIENI_TRACE_TIMER, lieni_name_id(read->name), 0, 0,
+                     "deadline of a read", NULL);
+    lieni_read_stop(read, LIEN_ETIMEDOUT);
 }
 
 // -- Posting --
@@ -428,6 +435,8 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     read->refs = 1; // running
     lieni_conn_ref(conn);
     lieni_import_read_begins(conn, read->name);
+    lieni_trace_text(conn->trace, LIENI_TRACE_READ, lieni_name_id(read->name), space->len, 0, "new",
+                     state_names[read->state]);
     lieni_list_append(&conn->reads, &read->node);
     lieni_liveness_watch(conn);
     if (opts->timeout_ms && opts->timeout_ms != LIEN_FOREVER)

@@ -22,10 +22,14 @@ static const unsigned may_enter[] = {
     [LIENI_REQUEST_OVER] = 0,
 };
 
+static const char *const state_names[] = {"queued", "live", "replying", "cancelled", "over"};
+
 static void set_state(struct lien_request *request, enum lieni_request_state state)
 {
     if (!(may_enter[request->state] & TO(state)))
         abort();
+    lieni_trace_text(request->conn->trace, LIENI_TRACE_REQUEST, request->id, 0,
+                     request->reply_status, state_names[request->state], state_names[state]);
     request->state = state;
     lieni_ctx_changed(request->conn->ctx);
 }
@@ -223,6 +227,8 @@ static void on_deadline(struct lieni_timer *timer)
 {
     struct lien_request *request = lieni_container(timer, struct lien_request, timer);
     struct lien_conn *conn = request->conn;
+    lieni_trace_text(conn->trace, LIENI_TRACE_TIMER, request->id, 0, 0, "deadline of a request",
+                     NULL);
     lieni_conn_ref(conn);
     lieni_request_cancel(request, LIEN_ETIMEDOUT, true);
     lieni_conn_unref(conn);
@@ -245,6 +251,7 @@ static void run_handle(struct lieni_task *task)
     bool begins = request->state == LIENI_REQUEST_QUEUED;
     if (begins) {
         request->begun = true;
+        ctx->requests_held++;
         set_state(request, LIENI_REQUEST_LIVE);
     } else {
         set_state(request, LIENI_REQUEST_OVER);
@@ -387,6 +394,8 @@ int lieni_request_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     s->gen++;
     s->cancelled = false;
     s->request = request;
+    lieni_trace_text(conn->trace, LIENI_TRACE_REQUEST, request->id, 0, 0, "new",
+                     state_names[request->state]);
     int refused = 0, rc = open_spaces(request, frame);
     if (rc != 0) { // the connection ends, and with it the request
         lieni_request_cancel(request, rc, false);
@@ -421,6 +430,7 @@ void lieni_requests_ready(struct lien_conn *conn)
 // The reply is the application's last word; it leaves once no write awaits its answer (R2).
 static void finish(struct lien_request *request)
 {
+    request->conn->ctx->requests_held--;
     release_read(request, LIEN_ECANCELED);
     lieni_verify_end(request);
     if (request->state == LIENI_REQUEST_CANCELLED) {

@@ -35,6 +35,13 @@ static void read_over(void *owner, int status)
     lieni_request_unref(owner);
 }
 
+// For the report of a stray access.
+static void lent_by(const struct lien_request *request, lien_buf *const *bufs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        lieni_buf_lent_by(bufs[i], LIENI_LENT_BY_REQUEST, request->conn->id, request->id);
+}
+
 static int start_read(struct lien_request *request, lien_space *space,
                       const lien_transfer_opts *opts, struct lien_read **out)
 {
@@ -55,6 +62,7 @@ static int start_read(struct lien_request *request, lien_space *space,
     rc = lieni_read_new(request->conn, request->read, space, &plain, &read);
     if (rc != 0)
         return rc;
+    lent_by(request, space->bufs, space->n);
     read->over = read_over;
     read->owner = request;
     read->strand = request->strand;
@@ -175,6 +183,8 @@ static void done(struct lieni_write *write, int status)
         return;
     write->done = true;
     write->status = status;
+    lieni_trace_text(request->conn->trace, LIENI_TRACE_WRITE, request->id, write->id, status,
+                     "done", NULL);
     if (write->has_timer)
         lieni_timer_clear(&request->conn->ctx->timers, &write->timer);
     lieni_list_remove(&write->own);
@@ -190,6 +200,8 @@ static void done(struct lieni_write *write, int status)
 static void released(struct lieni_write *write, int status)
 {
     write->source_over = true;
+    lieni_trace_text(write->request->conn->trace, LIENI_TRACE_WRITE, write->request->id, write->id,
+                     status, "source released", NULL);
     write->released_status = status;
     if (write->done)
         tell_released(write);
@@ -360,6 +372,7 @@ static int hold_source(struct lieni_write *write, lien_buf *const *bufs, size_t 
                               write->source->keys, &write->source->n_keys, &write->grant);
     if (rc != 0)
         return rc;
+    lent_by(write->request, bufs, n);
     write->source->name = write->grant->name;
     write->source->total = write->grant->bytes;
     write->grant->over = source_over;
@@ -420,6 +433,7 @@ static int start_write(struct lien_request *request, lien_buf *const *bufs, size
     write->on_released = opts->on_released;
     write->arg = opts->arg;
     request->n_writes++;
+    lieni_trace_text(conn->trace, LIENI_TRACE_WRITE, request->id, write->id, 0, "new", NULL);
     lieni_list_append(&request->writes, &write->own);
     *out = write;
     if (total == 0) {

@@ -200,6 +200,7 @@ int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space
         return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     int rc = lieni_target_open(ctx, bufs, n, space);
+    ctx->spaces_held += rc == 0;
     lieni_ctx_unlock(ctx);
     return rc;
 }
@@ -265,6 +266,7 @@ void lien_space_free(lien_space **slot)
     if (lieni_ctx_forked(ctx))
         return;
     lieni_ctx_lock(ctx);
+    ctx->spaces_held--;
     lieni_target_free(space);
     lieni_ctx_unlock(ctx);
 }

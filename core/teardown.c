@@ -118,6 +118,7 @@ static void settle_memory(struct lien_conn *conn, enum lieni_proof proof)
 static void gone(struct lien_conn *conn)
 {
     lieni_conn_set_state(conn, LIENI_CONN_GONE);
+    lieni_trace_ended(conn); // once more, with what the teardown brought
     stop_timers(conn);
     lieni_list_remove(&conn->work);
     if (conn->half_open) // until now: a peer that holds the fabric connection half-open holds a thread and the slab
@@ -154,6 +155,9 @@ void lieni_conn_lose(struct lien_conn *conn, int status, const char *text)
         struct lieni_log_at at = lieni_conn_at(conn, 0);
         lieni_log_say(ctx->log, LIEN_LOG_WARN, &at, status, "connection ends: %s", text);
     }
+    lieni_trace_text(conn->trace, LIENI_TRACE_ERROR, 0, 0, conn->status,
+                     text ? text : "the connection ends", NULL);
+    lieni_trace_ended(conn);
     stop_timers(conn);
     leave_bootstrap(conn);
     lieni_list_remove(&conn->read_turn);

@@ -50,6 +50,7 @@ enum lieni_frame_kind {
 #define LIENI_PROBES_MAX     64u  // probes or answers in one frame
 #define LIENI_CALL_FIXED     64u  // bytes of a CALL behind the frame header, before its keys
 #define LIENI_WRITE_FIXED    32u  // the same of a WRITE
+#define LIENI_REPLY_FIXED    32u  // the same of a REPLY
 #define LIENI_OP_SIZE        24u  // source offset 8, destination offset 8, length 8
 
 static inline uint64_t lieni_call_id(uint32_t gen, uint32_t slot, unsigned side)

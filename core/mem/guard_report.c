@@ -161,6 +161,23 @@ static void put_address(struct text *t, uintptr_t addr)
     put_number(t, addr, 16, 1);
 }
 
+static const char *lender_name(enum lieni_lender lender)
+{
+    switch (lender) {
+    case LIENI_LENT_BY_NOBODY:
+        break;
+    case LIENI_LENT_BY_GRANT:
+        return "grant ";
+    case LIENI_LENT_BY_READ:
+        return "a read of grant ";
+    case LIENI_LENT_BY_CALL:
+        return "call ";
+    case LIENI_LENT_BY_REQUEST:
+        return "the handler of call ";
+    }
+    return "";
+}
+
 static void put_lender(struct text *t, const lien_buf *buf)
 {
     int lender = atomic_load_explicit(&buf->lender, memory_order_acquire);
@@ -169,7 +186,7 @@ static void put_lender(struct text *t, const lien_buf *buf)
         return;
     }
     put(t, buf->borrows > 1 ? ", lent more than once, last by " : ", lent by ");
-    put(t, lender == LIENI_LENT_BY_GRANT ? "grant " : "a read of grant ");
+    put(t, lender_name((enum lieni_lender)lender));
     put_number(t, atomic_load_explicit(&buf->lent_op, memory_order_relaxed), 10, 1);
     put(t, " of conn ");
     put_number(t, atomic_load_explicit(&buf->lent_conn, memory_order_relaxed), 16, 16);

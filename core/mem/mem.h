@@ -69,6 +69,8 @@ enum lieni_lender {
     LIENI_LENT_BY_NOBODY, // not said yet
     LIENI_LENT_BY_GRANT,
     LIENI_LENT_BY_READ,
+    LIENI_LENT_BY_CALL,    // a call of ours: op is its id
+    LIENI_LENT_BY_REQUEST, // the handler of the peer's call op
 };
 void lieni_buf_lent_by(lien_buf *buf, enum lieni_lender lender, uint64_t conn, uint64_t op);
 
@@ -172,6 +174,11 @@ void lieni_buf_trim(lien_buf *buf, size_t len);
 // Levels for the metrics. Out: bytes in buffers handed out. Lost: bytes of buffers in LOST, and of memory kept because its regions would not close.
 uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root);
 uint64_t lieni_mem_bytes_lost(const struct lieni_mem_root *root);
+// What the application has open: pools (the ctx's own among them), registered memory, and buffers that are in no space and no message.
+struct lieni_mem_left {
+    uint64_t pools, mems, bufs;
+};
+void lieni_mem_left(struct lieni_mem_root *root, struct lieni_mem_left *left);
 // Counter: lends in guarded pools that went on unprotected.
 uint64_t lieni_mem_guard_skipped(const struct lieni_mem_root *root);
 

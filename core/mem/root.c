@@ -259,3 +259,19 @@ uint64_t lieni_mem_guard_skipped(const struct lieni_mem_root *root)
 {
     return root->guard_skipped;
 }
+
+void lieni_mem_left(struct lieni_mem_root *root, struct lieni_mem_left *left)
+{
+    struct lieni_node *node;
+    *left = (struct lieni_mem_left){0};
+    for (node = lieni_list_first(&root->pools); node; node = lieni_list_next(&root->pools, node)) {
+        left->pools += !lieni_container(node, lien_pool, link)->closed;
+    }
+    for (node = lieni_list_first(&root->mems); node; node = lieni_list_next(&root->mems, node)) {
+        left->mems += lieni_container(node, lien_mem, link)->state == LIENI_MEM_OPEN;
+    }
+    for (node = lieni_list_first(&root->bufs); node; node = lieni_list_next(&root->bufs, node)) {
+        const lien_buf *buf = lieni_container(node, lien_buf, all);
+        left->bufs += lieni_buf_alive(buf) && !buf->kept;
+    }
+}

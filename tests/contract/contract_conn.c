@@ -97,6 +97,9 @@ static void conn_rest(void)
     memset(&info, 0x5e, sizeof info);
     info.size = offsetof(lien_conn_info, provider);
     ANSWERS(0, lien_conn_info_get, w.ab, &info);
+    REFUSES(LIEN_EINVAL, lien_conn_trace, NULL, 2);
+    REFUSES(LIEN_EINVAL, lien_conn_trace, w.ab, -1);
+    REFUSES(LIEN_ESTATE, lien_conn_trace, w.ab, 2); // option trace is 0
     CHECK(info.id != 0 && info.provider[0] == 0x5e);
 }
 

@@ -75,7 +75,7 @@ static struct {
 
 static lien_ctx *open_ctx(unsigned flags)
 {
-    static const char *const settings[] = {"provider=tcp", NULL};
+    static const char *const settings[] = {"provider=tcp", "trace=16", NULL};
     lien_ctx_opts opts;
     lien_ctx *ctx = NULL;
     lien_ctx_opts_init(&opts);
@@ -197,6 +197,7 @@ static void connections(void)
     FORKED(lien_conn_open, w.a, w.address, NULL, &conn);
     FORKED(lien_conn_open_wait, w.a, w.address, NULL, &conn);
     FORKED(lien_conn_info_get, w.ab, &info);
+    FORKED(lien_conn_trace, w.ab, 2);
     FORKED(lien_conn_goaway, w.ab);
     FORKED(lien_listener_open, w.b, "127.0.0.1:0", NULL, &listener);
     FORKED(lien_listener_address, w.listener, text, sizeof text);

@@ -131,7 +131,7 @@ static inline void lien_ctx_opts_init(lien_ctx_opts *opts)
 LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
 
 // Closes listeners, connections and pools that are still open, waits for their end (bounded by option drain_ms each), and frees the ctx. Stores NULL.
-// Memory in quarantine whose provider gives no proof stays mapped until the process ends; the log counts it. Handles of the
+// Memory in quarantine whose provider gives no proof stays mapped until the process ends; the log counts it, and what was never closed, by kind. Handles of the
 // ctx are invalid afterwards (close grants and reads before), except lien_buf and lien_msg held by the application, which stay readable until freed.
 // Blocks. LIEN_EDEADLK: called from a callback of this ctx.
 LIEN_API int lien_ctx_close(lien_ctx **ctx);
@@ -379,6 +379,11 @@ typedef struct lien_conn_info {
 
 // Fills the first info->size bytes of *info.
 LIEN_API int lien_conn_info_get(lien_conn *conn, lien_conn_info *info);
+
+// Writes the trace of the connection, its last events (option `trace` says how many), to the descriptor `fd`: bytes for lien-trace(1) to read. Also after the connection ended, until
+// lien_conn_close(). The events are those of one moment; the writing is done without a lock, and takes as long as write(2) on `fd` does. Frames are in it without users' bytes and keys, unless
+// option `trace_bytes` says otherwise. LIEN_ESTATE: option `trace` is 0. LIEN_ESYS: write(2) failed, see errno; part of it may be written. LIEN_ENOMEM.
+LIEN_API int lien_conn_trace(lien_conn *conn, int fd);
 
 typedef struct lien_listener_opts {
     size_t size;
