@@ -9,6 +9,7 @@
 
 #include "core/handshake.h"
 #include "core/wire.h"
+#include "tests/trace/reader.h"
 
 static const char *root;
 
@@ -180,6 +181,12 @@ static void offers_and_handshakes(void)
     write_prefixed("handshake", "http2", 1, "PRI * HTTP/2.0\r\n\r\n", 18);
 }
 
+static void traces(void)
+{
+    static uint8_t bytes[16384];
+    write_seed("trace", "sample", bytes, reader_sample(bytes, sizeof bytes));
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -192,5 +199,6 @@ int main(int argc, char **argv)
     call_frames();
     tokens();
     offers_and_handshakes();
+    traces();
     return 0;
 }
