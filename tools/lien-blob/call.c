@@ -60,14 +60,20 @@ static void on_closed(lien_conn *conn, int status, void *arg)
     unlock_changed(client);
 }
 
-// The result is known. A write space may still be lent: a READ that runs into it when the deadline passes ends later.
+// The result is known. A write space may still be lent: a READ that runs into it when the deadline passes ends later. The message is freed at once: until then it takes the place of another call.
 static void on_done(void *arg, int status, lien_msg *reply)
 {
     struct call *call = arg;
+    const void *head;
+    size_t len;
     lock(call->client);
     call->status = status;
-    call->reply = reply;
+    call->understood = reply && lien_msg_head(reply, &head, &len) == 0 &&
+                       proto_decode_answer(head, len, &call->answer);
+    if (reply)
+        lien_msg_take_body(reply, &call->body); // LIEN_ENOTFOUND: there is none
     unlock_changed(call->client);
+    lien_msg_free(&reply);
 }
 
 // Now both spaces are ours; or, with LIEN_EQUARANTINED, never.
@@ -184,36 +190,27 @@ static bool is_out(struct call *call, uint64_t *before)
 }
 
 // What the call brought.
-static bool understand(const struct call *call, struct blob_answer *answer,
-                       struct blob_error *error)
+static bool understand(const struct call *call, struct blob_error *error)
 {
-    const void *head;
-    size_t len;
     if (call->status == LIEN_ECANCELED) // not by us, so the server gave it up
         return error_set(error, BLOB_GONE, "the server dropped the call");
     if (call->status == LIEN_ENOTFOUND)
         return error_set(error, BLOB_BAD_MESSAGE, "the server is no lien-blob of this version");
     if (call->status != 0)
         return error_set_lien(error, call->status, "the server is gone, or does not answer");
-    if (!call->reply || lien_msg_head(call->reply, &head, &len) != 0 ||
-        !proto_decode_answer(head, len, answer))
+    if (!call->understood)
         return error_set(error, BLOB_BAD_MESSAGE, "the server sent a malformed answer");
-    return answer->status == BLOB_OK ||
-           error_set(error, answer->status, "the server says: %s", answer->text);
+    return call->answer.status == BLOB_OK ||
+           error_set(error, call->answer.status, "the server says: %s", call->answer.text);
 }
 
-bool client_finish(struct call *call, struct blob_answer *answer, lien_buf **body,
-                   struct blob_error *error)
+bool client_finish(struct call *call, struct blob_error *error)
 {
     bool ok = true;
     uint64_t before;
     while (ok && is_out(call, &before))
         ok = wait_change(call->client, before, error);
-    ok = ok && understand(call, answer, error);
-    if (ok && body)
-        lien_msg_take_body(call->reply, body); // LIEN_ENOTFOUND: it stays as it was
-    lien_msg_free(&call->reply);
-    return ok;
+    return ok && understand(call, error);
 }
 
 bool client_ask(struct client *client, const char *method, const struct blob_ask *ask,
@@ -222,8 +219,11 @@ bool client_ask(struct client *client, const char *method, const struct blob_ask
     lien_call_opts opts;
     lien_call_opts_init(&opts);
     struct call call;
-    return client_start(client, &call, method, ask, &opts, error) &&
-           client_finish(&call, answer, NULL, error);
+    bool ok = client_start(client, &call, method, ask, &opts, error) && client_finish(&call, error);
+    if (ok)
+        *answer = call.answer;
+    lien_buf_free(&call.body);
+    return ok;
 }
 
 bool client_set_name(struct blob_ask *ask, const char *name, struct blob_error *error)

@@ -34,9 +34,11 @@ struct client {
 // A call of ours. It must stay in its place until client_finish(), or client_disconnect().
 struct call {
     struct client *client;
-    bool out;   // Lien has it, and all that is lent to it
-    int status; // what on_done said, or else on_released
-    lien_msg *reply;
+    bool out;        // Lien has it, and all that is lent to it
+    int status;      // what on_done said, or else on_released
+    bool understood; // the reply, which is `answer`
+    struct blob_answer answer;
+    lien_buf *body; // of the answer, or NULL; the owner of the call frees it
 };
 
 // Runs one of the client commands; returns the exit code.
@@ -52,9 +54,7 @@ void client_disconnect(struct client *client);
 bool client_start(struct client *client, struct call *call, const char *method,
                   const struct blob_ask *ask, lien_call_opts *opts, struct blob_error *error);
 // Waits for its end, and until nothing is lent to it any more. False with *error set: it failed, the server says why it will not, or we were interrupted.
-// `body` (or NULL): where a body of the answer goes.
-bool client_finish(struct call *call, struct blob_answer *answer, lien_buf **body,
-                   struct blob_error *error);
+bool client_finish(struct call *call, struct blob_error *error);
 // Both, without spaces.
 bool client_ask(struct client *client, const char *method, const struct blob_ask *ask,
                 struct blob_answer *answer, struct blob_error *error);

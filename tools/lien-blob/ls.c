@@ -72,34 +72,31 @@ static bool print_entries(const lien_buf *body, uint64_t n, char last[BLOB_NAME_
 }
 
 // A page of the list: memory for it is reserved with the call, and the server's buffer is READ into that.
-static bool ask_page(struct client *client, const struct blob_ask *ask, struct blob_answer *answer,
-                     lien_buf **body, struct blob_error *error)
+static bool ask_page(struct client *client, const struct blob_ask *ask, struct call *call,
+                     struct blob_error *error)
 {
-    struct call call;
     lien_call_opts opts;
     lien_call_opts_init(&opts);
     opts.reply_max = BLOB_LIST_BYTES;
-    return client_start(client, &call, "blob/ls", ask, &opts, error) &&
-           client_finish(&call, answer, body, error);
+    return client_start(client, call, "blob/ls", ask, &opts, error) && client_finish(call, error);
 }
 
 bool client_ls(struct client *client, struct blob_error *error)
 {
     struct blob_ask ask = {0};
-    struct blob_answer answer = {.flags = BLOB_MORE};
     if (!client_connect(client, error))
         return false;
-    while (answer.flags & BLOB_MORE) {
-        lien_buf *body = NULL;
+    for (bool more = true; more;) {
+        struct call call = {0};
         char last[BLOB_NAME_MAX + 1];
         memcpy(last, ask.name, sizeof(last));
-        if (!ask_page(client, &ask, &answer, &body, error))
-            return false;
-        bool ok = !body || print_entries(body, answer.size, last, error);
-        lien_buf_free(&body);
+        bool ok = ask_page(client, &ask, &call, error) &&
+                  (!call.body || print_entries(call.body, call.answer.size, last, error));
+        more = call.answer.flags & BLOB_MORE;
+        lien_buf_free(&call.body);
         if (!ok)
             return false;
-        if ((answer.flags & BLOB_MORE) && strcmp(last, ask.name) == 0)
+        if (more && strcmp(last, ask.name) == 0)
             return error_set(error, BLOB_BAD_MESSAGE, "the server's list does not go on");
         memcpy(ask.name, last, sizeof(last));
     }

@@ -116,10 +116,8 @@ static bool check_digests(const struct piece *piece, const uint8_t *theirs,
 
 static bool finish(struct window *w, struct piece *piece, struct blob_error *error)
 {
-    struct blob_answer answer;
     const void *data = NULL;
-    if (!client_finish(&piece->call, &answer, NULL, error) ||
-        (piece->space && !get_written(piece, &data, error)))
+    if (!client_finish(&piece->call, error) || (piece->space && !get_written(piece, &data, error)))
         return false;
     switch (w->kind) {
     case PIECES_PUT:
@@ -172,7 +170,7 @@ bool client_pieces(struct client *client, enum pieces_kind kind, const char *nam
         client_disconnect(
             client); // ends the calls that are under way, so nothing is lent when we go on
     for (unsigned i = 0; i < BLOB_WINDOW; i++) {
-        lien_msg_free(&w.pieces[i].call.reply);
+        lien_buf_free(&w.pieces[i].call.body);
         lien_buf_free(&w.pieces[i].bytes);
         lien_space_free(&w.pieces[i].space);
     }
