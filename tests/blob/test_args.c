@@ -92,3 +92,14 @@ Test(args, commands_and_options_that_do_not_exist)
     cr_assert(parse(&args, WORDS("--version")));
     cr_assert_eq(args.command, COMMAND_VERSION);
 }
+
+Test(args, sum)
+{
+    struct args args;
+    cr_assert(parse(&args, WORDS("sum", "--tabs", "h:1", "a", "b")));
+    cr_assert_eq(args.command, COMMAND_SUM);
+    cr_assert(args.tabs);
+    cr_assert_eq(args.n_operands, 2);
+    cr_assert_not(parse(&args, WORDS("sum", "h:1")));
+    cr_assert_not(parse(&args, WORDS("sum", "-o", "f", "h:1", "a")));
+}

@@ -323,3 +323,33 @@ Test(store, the_sum_of_a_file_does_not_depend_on_the_steps)
     sum_free(&sum);
     close(fd);
 }
+
+// What the server makes of a piece for blob/digest, in place, is what the client makes of it elsewhere.
+Test(sums, of_blocks_may_be_written_over_the_blocks)
+{
+    enum {
+        MOST = 5 * BLOB_BLOCK_BYTES + 1
+    };
+    static uint8_t bytes[MOST], place[MOST];
+    uint8_t sums[6 * BLOB_SUM_BYTES], one[BLOB_SUM_BYTES];
+    for (size_t i = 0; i < MOST; i++)
+        bytes[i] = (uint8_t)(i * 2654435761u >> 9);
+    const size_t lens[] = {0,   1, 15, BLOB_BLOCK_BYTES - 1, BLOB_BLOCK_BYTES, BLOB_BLOCK_BYTES + 1,
+                           MOST};
+    for (size_t k = 0; k < sizeof(lens) / sizeof(lens[0]); k++) {
+        size_t len = lens[k], n = (len + BLOB_BLOCK_BYTES - 1) / BLOB_BLOCK_BYTES;
+        memcpy(place, bytes, sizeof(bytes));
+        cr_assert_eq(sum_blocks(bytes, len, sums), n * BLOB_SUM_BYTES);
+        cr_assert_eq(sum_blocks_len(len), n * BLOB_SUM_BYTES);
+        cr_assert_eq(sum_blocks(place, len, place), n * BLOB_SUM_BYTES);
+        cr_assert_eq(memcmp(place, sums, n * BLOB_SUM_BYTES), 0, "%zu bytes", len);
+        if (n == 0)
+            continue;
+        // The last block's is that of its bytes alone.
+        XXH3_state_t *sum = sum_new();
+        sum_add(sum, bytes + (n - 1) * BLOB_BLOCK_BYTES, len - (n - 1) * BLOB_BLOCK_BYTES);
+        sum_get(sum, one);
+        sum_free(&sum);
+        cr_assert_arr_eq(sums + (n - 1) * BLOB_SUM_BYTES, one, BLOB_SUM_BYTES);
+    }
+}

@@ -25,6 +25,7 @@ static const char help[] =
     "  lien-blob ls   ADDR\n"
     "  lien-blob stat ADDR NAME\n"
     "  lien-blob rm   ADDR NAME\n"
+    "  lien-blob sum  ADDR FILE...       checksums taken by the server, which stores nothing\n"
     "\n"
     "ADDR is HOST:PORT or [IPV6]:PORT. It is left out when the variable LIEN_BLOB_ADDRESS\n"
     "or the option --address names the server.\n"
@@ -36,7 +37,7 @@ static const char help[] =
     "  -c, --clients N     serve: clients at once (default 64)\n"
     "  -n, --name NAME     put: the name of the object, for a single file\n"
     "  -o, --output FILE   get: where to (default: NAME in the current directory)\n"
-    "  -t, --tabs          put, get: results as fields separated by tabs\n"
+    "  -t, --tabs          put, get, sum: results as fields separated by tabs\n"
     "  -h, --help          this text\n"
     "  -V, --version       the version\n"
     "\n"
@@ -65,9 +66,10 @@ static const struct {
     const char *takes;
     int min, max;
 } commands[] = {
-    {"serve", COMMAND_SERVE, "dlmc", 0, 0}, {"put", COMMAND_PUT, "atn", 1, INT32_MAX},
-    {"get", COMMAND_GET, "aot", 1, 1},      {"ls", COMMAND_LS, "a", 0, 0},
-    {"stat", COMMAND_STAT, "a", 1, 1},      {"rm", COMMAND_RM, "a", 1, 1},
+    {"serve", COMMAND_SERVE, "dlmc", 0, 0},   {"put", COMMAND_PUT, "atn", 1, INT32_MAX},
+    {"get", COMMAND_GET, "aot", 1, 1},        {"ls", COMMAND_LS, "a", 0, 0},
+    {"stat", COMMAND_STAT, "a", 1, 1},        {"rm", COMMAND_RM, "a", 1, 1},
+    {"sum", COMMAND_SUM, "at", 1, INT32_MAX},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -161,7 +163,7 @@ static bool set_operands(struct args *args, size_t command, char **operands, int
     args->operands = operands;
     args->n_operands = n;
     if (n < commands[command].min)
-        return usage(args->command == COMMAND_PUT ? "no file to put" : "the name is missing", NULL);
+        return usage(commands[command].max > 1 ? "no file is named" : "the name is missing", NULL);
     if (n > commands[command].max)
         return usage("one operand too many", operands[commands[command].max]);
     if (args->command == COMMAND_SERVE && !args->dir)

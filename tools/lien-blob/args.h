@@ -17,6 +17,7 @@ enum command {
     COMMAND_LS,
     COMMAND_STAT,
     COMMAND_RM,
+    COMMAND_SUM,
 };
 
 struct args {
@@ -28,8 +29,8 @@ struct args {
     const char *address; // of the server: operand, --address, or LIEN_BLOB_ADDRESS
     const char *output;  // get
     const char *as;      // put
-    bool tabs;           // put, get: results separated by tabs
-    char **operands;     // put: files; get, stat, rm: one name
+    bool tabs;           // put, get, sum: results separated by tabs
+    char **operands;     // put, sum: files; get, stat, rm: one name
     int n_operands;
 };
 

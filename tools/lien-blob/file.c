@@ -5,9 +5,11 @@
 #include "file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -55,6 +57,21 @@ bool file_has_room(int fd, uint64_t need, struct blob_error *error)
                      (unsigned long long)need, (unsigned long long)(fs.f_bavail * fs.f_frsize));
 }
 
+bool file_open_source(const char *path, int *fd, uint64_t *size, struct blob_error *error)
+{
+    struct stat st;
+    int opened = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // a FIFO must not hang
+    if (opened < 0)
+        return error_set_errno(error, errno, "cannot open it");
+    if (fstat(opened, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(opened);
+        return error_set(error, BLOB_FAILED, "it is not an ordinary file");
+    }
+    *fd = opened;
+    *size = (uint64_t)st.st_size;
+    return true;
+}
+
 XXH3_state_t *sum_new(void)
 {
     XXH3_state_t *sum = XXH3_createState();
@@ -79,11 +96,31 @@ void sum_add(XXH3_state_t *sum, const void *bytes, size_t len)
     XXH3_128bits_update(sum, bytes, len);
 }
 
-void sum_get(const XXH3_state_t *sum, uint8_t out[BLOB_SUM_BYTES])
+static void store_sum(XXH128_hash_t hash, void *out)
 {
     XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(sum));
+    XXH128_canonicalFromHash(&canonical, hash);
     memcpy(out, canonical.digest, BLOB_SUM_BYTES);
+}
+
+void sum_get(const XXH3_state_t *sum, uint8_t out[BLOB_SUM_BYTES])
+{
+    store_sum(XXH3_128bits_digest(sum), out);
+}
+
+size_t sum_blocks_len(size_t len)
+{
+    return (len + BLOB_BLOCK_BYTES - 1) / BLOB_BLOCK_BYTES * BLOB_SUM_BYTES;
+}
+
+size_t sum_blocks(const void *bytes, size_t len, void *out)
+{
+    size_t n = 0;
+    for (size_t at = 0; at < len; at += BLOB_BLOCK_BYTES, n += BLOB_SUM_BYTES) {
+        size_t step = len - at < BLOB_BLOCK_BYTES ? len - at : BLOB_BLOCK_BYTES;
+        store_sum(XXH3_128bits((const char *)bytes + at, step), (char *)out + n);
+    }
+    return n;
 }
 
 bool sum_add_file(XXH3_state_t *sum, int fd, uint64_t len, void *scratch, size_t scratch_len,

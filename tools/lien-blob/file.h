@@ -17,6 +17,9 @@
 bool file_read(int fd, void *to, size_t len, uint64_t offset, struct blob_error *error);
 bool file_write(int fd, const void *from, size_t len, uint64_t offset, struct blob_error *error);
 
+// Opens an ordinary file to be read; *fd is the caller's to close.
+bool file_open_source(const char *path, int *fd, uint64_t *size, struct blob_error *error);
+
 // Fails with BLOB_NO_SPACE when the file system of `fd` has not room for `need` bytes more. A courtesy: writing finds out for certain.
 bool file_has_room(int fd, uint64_t need, struct blob_error *error);
 
@@ -30,6 +33,10 @@ void sum_get(const XXH3_state_t *sum, uint8_t out[BLOB_SUM_BYTES]);
 // Adds the first `len` bytes of the file, read through `scratch` of `scratch_len` bytes.
 bool sum_add_file(XXH3_state_t *sum, int fd, uint64_t len, void *scratch, size_t scratch_len,
                   struct blob_error *error);
+// The checksum of each block of BLOB_BLOCK_BYTES, one behind the other into `out`; returns how many bytes that is. `out` may be `bytes`: a block's checksum never reaches a later block. There must
+// be room for BLOB_SUM_BYTES.
+size_t sum_blocks(const void *bytes, size_t len, void *out);
+size_t sum_blocks_len(size_t len);
 // 33 bytes: hexadecimal digits and NUL.
 void sum_text(const uint8_t sum[BLOB_SUM_BYTES], char text[2 * BLOB_SUM_BYTES + 1]);
 

@@ -3,8 +3,6 @@
 // The client's side of a get. The bytes go into a file of a temporary name beside the wanted one, which takes its place only when everything is there, has the right sum and is
 // on the disk. On any failure the temporary file is removed.
 
-#include "client.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -14,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store.h"
+#include "client.h"
 
 struct output {
     const char *path;
@@ -93,36 +91,8 @@ static void close_output(struct output *output)
     *output = (struct output){.fd = -1};
 }
 
-// Receives pieces until the server says that all were sent.
-static bool receive_pieces(struct client *client, struct progress *progress,
-                           struct blob_message *end, struct blob_error *error)
-{
-    struct stream *stream = &client->stream;
-    for (bool ended = false; !ended;) {
-        struct blob_message message;
-        bool got;
-        if (!client_wait(client, BLOB_PIECE, BLOB_GET_END, &message, &got, error))
-            return false;
-        if (got && message.kind == BLOB_PIECE)
-            stream_receive(stream, &message);
-        ended = got && message.kind == BLOB_GET_END;
-        if (ended)
-            *end = message;
-        if (stream->error.status != BLOB_OK) {
-            *error = stream->error;
-            client_hear_why(client, error);
-            return false;
-        }
-        progress_show(progress, stream->finished);
-    }
-    // The server ends after the release of the last piece, so there cannot be one left.
-    return stream_finished(stream) ||
-           error_set(error, BLOB_BAD_MESSAGE, "the server ended at %llu of %llu bytes",
-                     (unsigned long long)stream->finished, (unsigned long long)stream->size);
-}
-
-static bool check_sums(struct client *client, const struct blob_message *object,
-                       const struct blob_message *end, struct blob_error *error)
+static bool check_sums(struct client *client, const struct blob_answer *object,
+                       const struct blob_answer *end, struct blob_error *error)
 {
     uint8_t ours[BLOB_SUM_BYTES];
     sum_get(client->sum, ours);
@@ -134,36 +104,30 @@ static bool check_sums(struct client *client, const struct blob_message *object,
     return true;
 }
 
-static bool transfer(struct client *client, const struct blob_message *request,
-                     struct output *output, const char *path, struct blob_error *error)
+static bool transfer(struct client *client, const struct blob_ask *get, struct output *output,
+                     const char *path, struct blob_error *error)
 {
-    struct blob_message object, end;
+    struct blob_answer object, end;
     client_begin(client);
-    if (!client_ask(client, request, BLOB_GET_REPLY, &object, NULL, error) ||
+    if (!client_ask(client, "blob/get", get, &object, error) ||
         !open_output(output, path, object.size, error))
         return false;
-    struct progress progress;
-    progress_begin(&progress, "get", request->name, object.size, 0);
-    sum_restart(client->sum);
-    stream_init(&client->stream, &client->peer, output->fd, client->sum, object.size, 0);
-    bool ok = receive_pieces(client, &progress, &end, error);
-    progress_end(&progress);
-    if (!ok || !check_sums(client, &object, &end, error) || !publish(output, error))
+    struct blob_ask pieces = {.transfer = object.transfer, .size = object.size};
+    if (!client_pieces(client, PIECES_GET, get->name, output->fd, &pieces, error) ||
+        !client_ask(client, "blob/end", &pieces, &end, error) ||
+        !check_sums(client, &object, &end, error) || !publish(output, error))
         return false;
-    client_report(client, "get", request->name, object.size, end.copied);
+    client_report(client, "get", get->name, object.size, end.copied);
     return true;
 }
 
 bool client_get(struct client *client, const char *name, const char *path, struct blob_error *error)
 {
-    struct blob_message request = {.kind = BLOB_GET};
+    struct blob_ask get = {0};
     struct output output = {.fd = -1};
-    if (!store_check_name(name, error) || !check_output(path, error))
+    if (!client_set_name(&get, name, error) || !check_output(path, error))
         return false;
-    memcpy(request.name, name, strlen(name) + 1);
-    bool ok = client_connect(client, error) && transfer(client, &request, &output, path, error);
-    if (!ok)
-        client_disconnect(client); // before the file is closed: nothing is written for it any more
+    bool ok = client_connect(client, error) && transfer(client, &get, &output, path, error);
     close_output(&output);
     return ok;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lien-blob: a small object store over Lien, and the example to read first. Begin with proto.h (what is said), stream.h (how bytes move), then send.c and receive.c (grants, tokens,
-// spaces, done and released), peer.c (callbacks to events), session.c (a server's client), put.c and get.c (the client).
+// lien-blob: a small object store over Lien, and the example to read first. Begin with proto.h (what is said). The server: server.h (who does what), session.c (a handler, and the thread behind it),
+// transfer.c (read spaces, write spaces, done and released), methods.c. The client: call.c (calls), pieces.c (a window of them), then put.c, get.c and sum.c.
 
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 #include "args.h"
 #include "client.h"
-#include "serve.h"
+#include "server.h"
 #include "signals.h"
 
 int main(int argc, char **argv)
@@ -32,6 +32,7 @@ int main(int argc, char **argv)
     case COMMAND_LS:
     case COMMAND_STAT:
     case COMMAND_RM:
+    case COMMAND_SUM:
         signals_block();
         return client_run(&args);
     }

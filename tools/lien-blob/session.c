@@ -1,450 +1,269 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server's side of the conversation (proto.h), one thread for each client, so that a slow disk or a slow client holds up nobody else. Everything in struct session belongs to
-// that thread, except `next`, which is the server's. What a client sends is checked three times: its bytes (proto.c), its place in the conversation (may_come below), its contents
-// (store.c, receive.c). A client that breaks the protocol gets one answer and loses its connection; its grants and our READs then end with that.
+// Sessions: where calls meet the thread that serves them. See server.h for threads and locks. A session ends in this order: its transfer is over, its connection closes, the jobs that Lien
+// still had come back, and only then its memory goes: no callback can know it any more.
 
-#include "session.h"
+#include "server.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
-#include "peer.h"
-#include "progress.h"
-#include "stream.h"
-
-// How long a client may be silent. While it puts or gets that is generous even for a tape; between put's question and its start it may be reading gigabytes to compare sums.
+// How long a client may ask nothing. After the offer of a put to be resumed it may be reading gigabytes to compare sums.
 #define SILENT_MS   60000u
 #define THINKING_MS 900000u
-// Bytes read at once to take the sum of a partial object.
-#define SCRATCH_BYTES ((size_t)256 << 10)
-// Entries looked up for one page of a list; a page may hold fewer, as its bytes are limited too.
-#define LIST_ENTRIES 512
 
-enum session_state {
-    SESSION_READY,   // for a request. Ended by one, or by silence
-    SESSION_OFFERED, // put: answered what we have; the client decides where to begin. Ended as above
-    SESSION_PUTTING, // pieces come in; ended by BLOB_PUT_END
-    SESSION_GETTING, // pieces go out; ended by the release of the last one
-    SESSION_OVER,    // the connection is to be closed
-    SESSION_STATES
-};
-
-#define TO(state) (1u << (state))
-
-static const unsigned may_enter[SESSION_STATES] = {
-    [SESSION_READY] = TO(SESSION_OFFERED) | TO(SESSION_GETTING) | TO(SESSION_OVER),
-    [SESSION_OFFERED] = TO(SESSION_PUTTING) | TO(SESSION_OVER),
-    [SESSION_PUTTING] = TO(SESSION_READY) | TO(SESSION_OVER),
-    [SESSION_GETTING] = TO(SESSION_READY) | TO(SESSION_OVER),
-    [SESSION_OVER] = TO(SESSION_OVER),
-};
-
-struct session {
-    struct peer peer; // first: the arg of the connection's callbacks is the peer
-    struct server *server;
-    struct session *next;
-    enum session_state state;
-    char who[96];
-    XXH3_state_t *sum;
-    struct put put;               // OFFERED, PUTTING
-    int fd;                       // GETTING
-    char name[BLOB_NAME_MAX + 1]; // of the transfer
-    uint64_t size;
-    uint64_t copied; // Lien's counter at the beginning of the transfer
-    double began;
-    struct stream stream; // PUTTING, GETTING
-};
-
-static void say(const struct session *s, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void say(const struct session *s, const char *format, ...)
+void session_say(const struct session *session, const char *format, ...)
 {
     char line[2 * BLOB_TEXT_MAX];
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof(line), format, args);
     va_end(args);
-    fprintf(stderr, "%s: %s\n", s->who, line);
+    fprintf(stderr, "%s: %s\n", session->who, line);
 }
 
-static void enter(struct session *s, enum session_state state)
+// -- The queue: filled by any thread, emptied by the session's -------------------------------------------------------------------------
+
+static void push(struct session *session, struct job *job)
 {
-    if (!(may_enter[s->state] & TO(state)))
-        abort();
-    s->state = state;
+    pthread_mutex_lock(&session->lock);
+    job->next = NULL;
+    *session->tail = job;
+    session->tail = &job->next;
+    pthread_cond_signal(&session->filled);
+    pthread_mutex_unlock(&session->lock);
 }
 
-static uint64_t copied_so_far(const struct session *s)
+static void flag(struct session *session, enum session_flag flag)
 {
-    lien_ctx_stats stats = {.size = sizeof(stats)};
-    return lien_ctx_stats_get(s->server->ctx, &stats) == 0 ? stats.payload_bytes_copied : 0;
+    pthread_mutex_lock(&session->lock);
+    session->flags |= flag;
+    pthread_cond_signal(&session->filled);
+    pthread_mutex_unlock(&session->lock);
 }
 
-// Answers; a client that cannot be answered is over.
-static void answer(struct session *s, struct blob_message *message, const struct blob_error *error)
+// The next job. NULL: a flag was raised, which is now in `seen`, or `ms` passed (then *late).
+static struct job *take(struct session *session, uint32_t ms, bool *late)
 {
-    if (error) {
-        message->status = error->status;
-        memcpy(message->text, error->text, sizeof(message->text));
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += ms / 1000;
+    int rc = 0;
+    pthread_mutex_lock(&session->lock);
+    while (!session->head && session->flags == session->seen && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&session->filled, &session->lock, &deadline);
+    struct job *job = session->head;
+    if (job) {
+        session->head = job->next;
+        if (!session->head)
+            session->tail = &session->head;
     }
-    struct blob_error failed = {0};
-    if (!peer_send(&s->peer, message, NULL, 0, &failed))
-        enter(s, SESSION_OVER);
-}
-
-// Answers with an error in the middle of a transfer: the conversation cannot go on (proto.h). What was put so far stays for another time, unless it is what fills the
-// disk, or is wrong.
-static void fail(struct session *s, enum blob_kind kind, const struct blob_error *error)
-{
-    say(s, "%s", error->text);
-    struct blob_message message = {.kind = kind};
-    answer(s, &message, error);
-    if (error->status == BLOB_NO_SPACE || error->status == BLOB_BAD_SUM)
-        store_put_discard(&s->put);
-    enter(s, SESSION_OVER);
-}
-
-static void begin_transfer(struct session *s, const char *name, uint64_t size)
-{
-    memcpy(s->name, name, strlen(name) + 1);
-    s->size = size;
-    s->copied = copied_so_far(s);
-    s->began = progress_now();
-}
-
-static void say_done(const struct session *s, const char *what)
-{
-    double seconds = progress_now() - s->began;
-    say(s, "%s %s: %llu bytes in %.3f s", what, s->name, (unsigned long long)s->size, seconds);
-}
-
-// -- Put ---------------------------------------------------------------------------------------------------------------------------
-
-// Leaves in s->sum, and in the answer, the sum of what is there already.
-static bool sum_partial(struct session *s, struct blob_error *error)
-{
-    sum_restart(s->sum);
-    void *scratch = malloc(SCRATCH_BYTES);
-    if (!scratch)
-        return error_set(error, BLOB_FAILED, "out of memory");
-    bool ok = sum_add_file(s->sum, s->put.fd, s->put.have, scratch, SCRATCH_BYTES, error);
-    free(scratch);
-    return ok;
-}
-
-static void on_put(struct session *s, const struct blob_message *request)
-{
-    struct blob_message reply = {.kind = BLOB_PUT_REPLY};
-    struct blob_error error = {0};
-    if (!store_put_begin(&s->server->store, request->name, request->size, &s->put, &error)) {
-        answer(s, &reply, &error);
-        return;
+    *late = !job && session->flags == session->seen;
+    session->seen = session->flags;
+    pthread_mutex_unlock(&session->lock);
+    if (job && job->out) {
+        job->out = false;
+        session->out--;
     }
-    if (!sum_partial(s, &error)) {
-        store_put_discard(&s->put);
-        answer(s, &reply, &error);
-        return;
-    }
-    begin_transfer(s, request->name, request->size);
-    reply.offset = s->put.have;
-    sum_get(s->sum, reply.sum);
-    enter(s, SESSION_OFFERED);
-    answer(s, &reply, NULL);
+    return job;
 }
 
-static void on_put_go(struct session *s, const struct blob_message *request)
+// -- A call begins, on the session's thread ---------------------------------------------------------------------------------------------
+
+// The arguments are checked here, once for all methods.
+static void begin(struct job *job)
 {
-    struct blob_error error = {0};
-    if (request->offset != 0 && request->offset != s->put.have) {
-        error_set(&error, BLOB_BAD_MESSAGE, "a put from %llu, where 0 or %llu was offered",
-                  (unsigned long long)request->offset, (unsigned long long)s->put.have);
-        fail(s, BLOB_PUT_DONE, &error);
-        return;
-    }
-    if (request->offset == 0) {
-        sum_restart(s->sum);
-        if (s->put.have > 0 && !store_put_restart(&s->put, &error)) {
-            fail(s, BLOB_PUT_DONE, &error);
-            return;
-        }
-    }
-    enter(s, SESSION_PUTTING);
-    stream_init(&s->stream, &s->peer, s->put.fd, s->sum, s->size, request->offset);
-}
-
-static void on_put_end(struct session *s, const struct blob_message *request)
-{
-    struct blob_error error = {0};
-    uint8_t sum[BLOB_SUM_BYTES];
-    sum_get(s->sum, sum);
-    if (!stream_finished(&s->stream))
-        error_set(&error, BLOB_BAD_MESSAGE, "the put of '%s' ended at %llu of %llu bytes",
-                  s->put.name, (unsigned long long)s->stream.finished, (unsigned long long)s->size);
-    else if (memcmp(sum, request->sum, BLOB_SUM_BYTES) != 0)
-        error_set(&error, BLOB_BAD_SUM, "'%s' arrived with a wrong checksum", s->put.name);
-    else
-        store_put_finish(&s->put, s->size, sum, &error);
-    if (error.status != BLOB_OK) {
-        fail(s, BLOB_PUT_DONE, &error);
-        return;
-    }
-    say_done(s, "put");
-    struct blob_message reply = {.kind = BLOB_PUT_DONE, .copied = copied_so_far(s) - s->copied};
-    enter(s, SESSION_READY);
-    answer(s, &reply, NULL);
-}
-
-static void go_on_putting(struct session *s)
-{
-    if (s->stream.error.status != BLOB_OK)
-        fail(s, BLOB_PUT_DONE, &s->stream.error);
-}
-
-static void on_piece(struct session *s, const struct blob_message *request)
-{
-    stream_receive(&s->stream, request);
-    go_on_putting(s);
-}
-
-// -- Get ---------------------------------------------------------------------------------------------------------------------------
-
-static void end_get(struct session *s)
-{
-    struct blob_message end = {.kind = BLOB_GET_END, .copied = copied_so_far(s) - s->copied};
-    sum_get(s->sum, end.sum);
-    close(s->fd);
-    s->fd = -1;
-    enter(s, SESSION_READY);
-    answer(s, &end, NULL);
-}
-
-static void go_on_getting(struct session *s)
-{
-    stream_send(&s->stream);
-    if (s->stream.error.status != BLOB_OK)
-        fail(s, BLOB_GET_END, &s->stream.error);
-    else if (stream_finished(&s->stream)) {
-        say_done(s, "get");
-        end_get(s);
-    }
-}
-
-static void on_get(struct session *s, const struct blob_message *request)
-{
-    struct blob_message reply = {.kind = BLOB_GET_REPLY};
-    struct blob_error error = {0};
-    struct object_info info;
-    if (!store_get(&s->server->store, request->name, &s->fd, &info, &error)) {
-        answer(s, &reply, &error);
-        return;
-    }
-    begin_transfer(s, request->name, info.size);
-    sum_restart(s->sum);
-    stream_init(&s->stream, &s->peer, s->fd, s->sum, info.size, 0);
-    reply.size = info.size;
-    reply.mtime = info.mtime;
-    reply.flags = info.flags;
-    memcpy(reply.sum, info.sum, BLOB_SUM_BYTES);
-    enter(s, SESSION_GETTING);
-    answer(s, &reply, NULL);
-    if (s->state == SESSION_GETTING)
-        go_on_getting(s);
-}
-
-// -- Small requests ------------------------------------------------------------------------------------------------------------------
-
-static void on_stat(struct session *s, const struct blob_message *request)
-{
-    struct blob_message reply = {.kind = BLOB_STAT_REPLY};
-    struct blob_error error = {0};
-    struct object_info info = {0};
-    store_stat(&s->server->store, request->name, &info, &error);
-    reply.flags = info.flags;
-    reply.size = info.size;
-    reply.offset = info.partial;
-    reply.mtime = info.mtime;
-    memcpy(reply.sum, info.sum, BLOB_SUM_BYTES);
-    answer(s, &reply, &error);
-}
-
-static void on_remove(struct session *s, const struct blob_message *request)
-{
-    struct blob_message reply = {.kind = BLOB_REMOVE_REPLY};
-    struct blob_error error = {0};
-    if (store_remove(&s->server->store, request->name, &error))
-        say(s, "rm %s", request->name);
-    answer(s, &reply, &error);
-}
-
-// Encodes as many entries as fit into the buffer; returns how many, and sets the buffer's length.
-static bool fill_list(lien_buf *buf, const struct blob_entry *entries, size_t n, uint64_t *fitted)
-{
-    void *data;
-    if (lien_buf_mut(buf, &data) != 0)
-        return false;
-    size_t used = 0;
-    *fitted = 0;
-    for (size_t i = 0; i < n; i++, ++*fitted) {
-        size_t step = proto_entry_encode(&entries[i], (uint8_t *)data + used,
-                                         BLOB_LIST_BYTES - used);
-        if (step == 0)
-            break;
-        used += step;
-    }
-    return lien_buf_set_len(buf, used) == 0;
-}
-
-// The list is the body of the message: the client READs it from our buffer, which is ours again when peer_send() returns.
-static void send_list(struct session *s, const struct blob_entry *entries, size_t n, bool more,
-                      struct blob_error *error)
-{
-    struct blob_message reply = {.kind = BLOB_LIST_REPLY, .flags = more ? BLOB_MORE : 0};
-    if (n == 0) {
-        answer(s, &reply, NULL);
-        return;
-    }
-    lien_buf *buf;
-    int rc = lien_pool_alloc_wait(s->server->pool, BLOB_LIST_BYTES, SILENT_MS, &buf);
-    if (rc != 0) {
-        error_set_lien(error, rc, "memory for the list");
-        return;
-    }
-    if (!fill_list(buf, entries, n, &reply.size))
-        error_set(error, BLOB_FAILED, "a fresh buffer is not ours");
-    else if (!peer_send(&s->peer, &reply, &buf, 1, error))
-        enter(s, SESSION_OVER);
-    lien_buf_free(&buf);
-}
-
-static void on_list(struct session *s, const struct blob_message *request)
-{
-    struct blob_error error = {0};
-    size_t n = 0;
-    bool more = false;
-    struct blob_entry *entries = calloc(LIST_ENTRIES, sizeof(*entries));
-    if (!entries)
-        error_set(&error, BLOB_FAILED, "out of memory");
-    else if (store_list(&s->server->store, request->name, entries, LIST_ENTRIES, &n, &more, &error))
-        send_list(s, entries, n, more, &error);
-    free(entries);
-    struct blob_message reply = {.kind = BLOB_LIST_REPLY};
-    if (error.status != BLOB_OK && s->state != SESSION_OVER)
-        answer(s, &reply, &error);
-}
-
-// -- The conversation ----------------------------------------------------------------------------------------------------------------
-
-// What may come in which state, and who deals with it. Kinds that are not here are the server's own words: a client that says them breaks the protocol.
-static const struct {
-    enum session_state state;
-    void (*handle)(struct session *s, const struct blob_message *request);
-} may_come[BLOB_KINDS] = {
-    [BLOB_PUT] = {SESSION_READY, on_put},       [BLOB_PUT_GO] = {SESSION_OFFERED, on_put_go},
-    [BLOB_PIECE] = {SESSION_PUTTING, on_piece}, [BLOB_PUT_END] = {SESSION_PUTTING, on_put_end},
-    [BLOB_GET] = {SESSION_READY, on_get},       [BLOB_STAT] = {SESSION_READY, on_stat},
-    [BLOB_LIST] = {SESSION_READY, on_list},     [BLOB_REMOVE] = {SESSION_READY, on_remove},
-};
-
-static void on_request(struct session *s, lien_msg *message)
-{
-    const void *head;
+    const void *args;
     size_t len;
-    struct blob_message request;
+    struct blob_answer answer = {0};
     struct blob_error error = {0};
-    if (lien_msg_head(message, &head, &len) != 0 || !proto_decode(head, len, &request))
-        error_set(&error, BLOB_BAD_MESSAGE, "a malformed message");
-    else if (!may_come[request.kind].handle || may_come[request.kind].state != s->state)
-        error_set(&error, BLOB_BAD_MESSAGE, "%s does not belong here",
-                  proto_kind_name(request.kind));
+    if (job->session->over)
+        error_set(&error, BLOB_GONE, "the server is stopping");
+    else if (lien_request_args(job->request, &args, &len) != 0 ||
+             !proto_decode_ask(args, len, &job->ask))
+        error_set(&error, BLOB_BAD_MESSAGE, "malformed arguments of %s", job->method->name);
     if (error.status == BLOB_OK)
-        may_come[request.kind].handle(s, &request);
+        job->method->step(job);
     else
-        fail(s, BLOB_REFUSED, &error);
+        job_answer(job, &answer, &error);
 }
 
-static void on_piece_event(struct session *s)
+// -- Callbacks of Lien, on its dispatch threads ----------------------------------------------------------------------------------------
+
+static struct session *find(const struct server *server, const lien_conn *conn)
 {
-    switch (s->state) {
-    case SESSION_PUTTING:
-        go_on_putting(s);
-        break;
-    case SESSION_GETTING:
-        go_on_getting(s);
-        break;
-    case SESSION_READY:
-    case SESSION_OFFERED:
-    case SESSION_OVER:
-    case SESSION_STATES:
-        break;
+    struct session *session = server->sessions;
+    while (session && session->conn != conn)
+        session = session->next;
+    return session;
+}
+
+void session_handle(lien_request *request, lien_conn *conn, void *arg)
+{
+    const struct entry *entry = arg;
+    struct server *server = entry->server;
+    struct job *job = calloc(1, sizeof(*job));
+    pthread_mutex_lock(&server->lock);
+    struct session *session = find(server, conn);
+    if (job && session) {
+        *job = (struct job){
+            .session = session, .request = request, .method = entry->method, .step = begin};
+        push(session, job);
     }
-}
-
-// Nothing came for long. Not the client's fault while a piece waits for memory that other clients hold.
-static void on_silence(struct session *s)
-{
-    if (s->state == SESSION_PUTTING || s->state == SESSION_GETTING) {
-        for (unsigned i = 0; i < BLOB_WINDOW; i++) {
-            if (s->stream.pieces[i].state == PIECE_WAITS)
-                return;
-        }
-    }
-    say(s, "silent for too long");
-    enter(s, SESSION_OVER);
-}
-
-static void step(struct session *s)
-{
-    bool piece;
-    struct event *event = peer_wait(&s->peer, s->state == SESSION_OFFERED ? THINKING_MS : SILENT_MS,
-                                    &piece);
-    if (piece) {
-        on_piece_event(s);
+    pthread_mutex_unlock(&server->lock);
+    if (job && session)
         return;
+    free(job);
+    lien_request_drop(&request); // no memory, or the session is leaving
+}
+
+static void on_lost(lien_conn *conn, int status, void *arg)
+{
+    (void)conn;
+    (void)status;
+    flag(arg, SESSION_LOST);
+}
+
+// LIEN_EQUARANTINED: some memory of this connection could not be proved free. Lien keeps it out of use by itself and has logged it; there is nothing to do here.
+static void on_closed(lien_conn *conn, int status, void *arg)
+{
+    (void)conn;
+    (void)status;
+    flag(arg, SESSION_CLOSED);
+}
+
+void session_conn_opts(lien_conn_opts *opts, struct server *server)
+{
+    lien_conn_opts_init(opts);
+    opts->pool = server->pool;
+    opts->service = &server->service;
+    opts->on_lost = on_lost;
+    opts->on_closed = on_closed;
+}
+
+// -- Jobs ------------------------------------------------------------------------------------------------------------------------------
+
+void job_out(struct job *job, job_step *step)
+{
+    job->step = step;
+    job->out = true;
+    job->session->out++;
+}
+
+void job_not_out(struct job *job, int status)
+{
+    job->status = status;
+    job->out = false;
+    job->session->out--;
+}
+
+// The result is known. The memory may still be lent (a READ that timed out can land later), so nothing else happens here.
+void job_done(void *arg, int status)
+{
+    struct job *job = arg;
+    job->status = status;
+}
+
+// Now the memory is ours again; or, with LIEN_EQUARANTINED, never.
+void job_back(void *arg, int status)
+{
+    struct job *job = arg;
+    if (job->status == 0)
+        job->status = status;
+    push(job->session, job);
+}
+
+static void on_memory(void *arg, int status, lien_buf *buf)
+{
+    struct job *job = arg;
+    job->buf = buf;
+    job_back(job, status);
+}
+
+void job_memory(struct job *job, size_t len, job_step *step)
+{
+    lien_pool *pool = job->session->server->pool;
+    int rc = lien_pool_alloc(pool, len, &job->buf);
+    if (rc == LIEN_ELIMIT) { // all of it is in use: stand in line
+        job_out(job, step);
+        rc = lien_pool_alloc_start(pool, len, on_memory, job, NULL);
+        if (rc == 0)
+            return;
+        job_not_out(job, rc);
     }
-    if (!event) {
-        on_silence(s);
-        return;
+    job->status = rc;
+    step(job);
+}
+
+void job_answer(struct job *job, struct blob_answer *answer, const struct blob_error *error)
+{
+    uint8_t bytes[BLOB_MESSAGE_MAX];
+    if (error && error->status != BLOB_OK) {
+        *answer = (struct blob_answer){.status = error->status};
+        memcpy(answer->text, error->text, sizeof(answer->text));
     }
-    switch (event->kind) {
-    case EVENT_MESSAGE:
-        on_request(s, event->message);
-        peer_free_message(&event);
-        break;
-    case EVENT_LOST:
-        if (event->status != LIEN_ECLOSED)
-            say(s, "lost: %s", lien_strerror(event->status));
-        enter(s, SESSION_OVER);
-        break;
-    case EVENT_STOP:
-        enter(s, SESSION_OVER);
-        break;
-    case EVENT_OPEN:
-    case EVENT_CLOSED:
-    case EVENT_PIECE:
-        break;
+    // A body is moved out of the job. A call that nobody waits for any more is answered like any other.
+    size_t len = proto_encode_answer(answer, bytes), n = job->body && answer->status == BLOB_OK;
+    int rc = lien_request_reply_body(&job->request, 0, bytes, len, &job->buf, n);
+    if (rc != 0) {
+        session_say(job->session, "answering %s: %s", job->method->name, lien_strerror(rc));
+        lien_request_drop(&job->request);
     }
+    // Both take NULL. Neither is early, even if the memory should still be lent: then Lien puts the freeing off until it is not.
+    lien_space_free(&job->space);
+    lien_buf_free(&job->buf);
+    free(job);
 }
 
 // -- Life --------------------------------------------------------------------------------------------------------------------------
 
-static void leave(struct session *s)
+static void work(struct session *session)
 {
-    struct server *server = s->server;
+    while (!session->over) {
+        const struct transfer *t = &session->transfer;
+        bool offered = t->kind == TRANSFER_PUT && t->begin > 0 && t->started == t->begin;
+        bool late;
+        struct job *job = take(session, offered ? THINKING_MS : SILENT_MS, &late);
+        if (job)
+            job->step(job);
+        else if (!late)
+            session->over = true; // lost, or told to stop
+        else if (session->out ==
+                 0) { // else a piece waits for memory that others hold: not the client's fault
+            session_say(session, "silent for too long");
+            session->over = true;
+        }
+    }
+}
+
+// Drops what came too late to be begun. Nobody can find the session any more, so nothing new comes.
+static void drop_late(struct session *session)
+{
+    bool late;
+    for (struct job *job; (job = take(session, 0, &late));) {
+        lien_request_drop(&job->request);
+        free(job);
+    }
+}
+
+static void leave(struct session *session)
+{
+    struct server *server = session->server;
     pthread_mutex_lock(&server->lock);
     struct session **at = &server->sessions;
-    while (*at != s)
+    while (*at != session)
         at = &(*at)->next;
-    *at = s->next;
+    *at = session->next;
     pthread_mutex_unlock(&server->lock);
-    // Nobody can find it any more, so peer_stop() cannot come.
-    peer_destroy(&s->peer);
-    sum_free(&s->sum);
-    free(s);
+    drop_late(session);
+    sum_free(&session->transfer.sum);
+    pthread_cond_destroy(&session->filled);
+    pthread_mutex_destroy(&session->lock);
+    free(session);
     pthread_mutex_lock(&server->lock);
     server->count--;
     pthread_cond_signal(&server->left);
@@ -453,73 +272,83 @@ static void leave(struct session *s)
 
 static void *run(void *arg)
 {
-    struct session *s = arg;
+    struct session *session = arg;
     lien_conn_info info = {.size = sizeof(info)};
-    if (lien_conn_info_get(s->peer.conn, &info) == 0)
-        memcpy(s->who, info.peer, sizeof(s->who));
-    s->who[sizeof(s->who) - 1] = '\0';
-    while (s->state != SESSION_OVER)
-        step(s);
-    // First the connection: after it nothing of ours is lent or written into. Then the files.
-    peer_close(&s->peer);
-    if (s->stream.peer)
-        stream_end(&s->stream);
-    store_put_park(&s->put);
-    if (s->fd >= 0)
-        close(s->fd);
-    leave(s);
+    if (lien_conn_info_get(session->conn, &info) == 0)
+        snprintf(session->who, sizeof(session->who), "%s", info.peer);
+    work(session);
+    struct blob_error error = {0};
+    error_set(&error, BLOB_GONE,
+              session->seen & SESSION_STOPPED ? "the server is stopping" : "the connection ended");
+    transfer_fail(session, &error);
+    lien_conn *conn = session->conn; // the field stays, for find()
+    lien_conn_close(&conn);
+    while (!(session->seen & SESSION_CLOSED) || session->out > 0) {
+        bool late;
+        struct job *job = take(session, SILENT_MS, &late);
+        if (job)
+            job->step(job);
+    }
+    transfer_end(session);
+    leave(session);
     return NULL;
 }
 
-static bool start_thread(struct session *s)
+static bool start_thread(struct session *session)
 {
     pthread_attr_t attr;
     pthread_t thread;
     if (pthread_attr_init(&attr) != 0)
         return false;
     bool ok = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0 &&
-              pthread_create(&thread, &attr, run, s) == 0;
+              pthread_create(&thread, &attr, run, session) == 0;
     pthread_attr_destroy(&attr);
     return ok;
 }
 
-static struct session *new_session(struct server *server, lien_conn *conn)
+static bool init_queue(struct session *session)
 {
-    struct session *s = calloc(1, sizeof(*s));
-    if (!s)
-        return NULL;
-    s->server = server;
-    s->fd = -1;
-    s->put.fd = -1;
-    s->sum = sum_new();
-    if (!s->sum || !peer_init(&s->peer, server->ctx, server->pool)) {
-        sum_free(&s->sum);
-        free(s);
-        return NULL;
+    pthread_condattr_t attr;
+    session->tail = &session->head;
+    if (pthread_condattr_init(&attr) != 0)
+        return false;
+    bool ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
+              pthread_cond_init(&session->filled, &attr) == 0;
+    pthread_condattr_destroy(&attr);
+    if (ok && pthread_mutex_init(&session->lock, NULL) != 0) {
+        pthread_cond_destroy(&session->filled);
+        ok = false;
     }
-    s->peer.conn = conn;
-    return s;
+    return ok;
 }
 
-void *session_start(struct server *server, lien_conn *conn)
+struct session *session_start(struct server *server, lien_conn *conn)
 {
-    struct session *s = new_session(server, conn);
-    if (!s)
+    struct session *session = calloc(1, sizeof(*session));
+    if (!session)
         return NULL;
+    *session = (struct session){.server = server, .conn = conn, .who = "?"};
+    session->transfer.fd = session->transfer.put.fd = -1;
+    session->transfer.sum = sum_new();
+    if (!session->transfer.sum || !init_queue(session)) {
+        sum_free(&session->transfer.sum);
+        free(session);
+        return NULL;
+    }
     pthread_mutex_lock(&server->lock);
-    bool taken = !server->stopping && server->count < server->max && start_thread(s);
+    bool taken = !server->stopping && server->count < server->max && start_thread(session);
     if (taken) { // it cannot leave before we let go of the lock
-        s->next = server->sessions;
-        server->sessions = s;
+        session->next = server->sessions;
+        server->sessions = session;
         server->count++;
     }
     pthread_mutex_unlock(&server->lock);
     if (taken)
-        return &s->peer;
-    s->peer.conn = NULL;
-    peer_destroy(&s->peer);
-    sum_free(&s->sum);
-    free(s);
+        return session;
+    pthread_cond_destroy(&session->filled);
+    pthread_mutex_destroy(&session->lock);
+    sum_free(&session->transfer.sum);
+    free(session);
     return NULL;
 }
 
@@ -527,8 +356,8 @@ void session_stop_all(struct server *server)
 {
     pthread_mutex_lock(&server->lock);
     server->stopping = true;
-    for (struct session *s = server->sessions; s; s = s->next)
-        peer_stop(&s->peer);
+    for (struct session *session = server->sessions; session; session = session->next)
+        flag(session, SESSION_STOPPED);
     while (server->count > 0)
         pthread_cond_wait(&server->left, &server->lock);
     pthread_mutex_unlock(&server->lock);
