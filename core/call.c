@@ -12,6 +12,7 @@
 #include "core/message.h"
 #include "core/read.h"
 #include "core/request.h"
+#include "core/verify.h"
 
 #define TO(state) (1u << (state))
 
@@ -290,8 +291,13 @@ int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
     if (frame->n_keys > 0 && wanted && call->reply_buf &&
         frame->total <= lien_buf_len(call->reply_buf))
         return fetch(call, slot, frame);
-    if (frame->n_keys > 0 && lieni_import_release(conn, frame->name) != 0)
-        return LIEN_EPROTO;
+    if (frame->n_keys > 0) {
+        int rc = lieni_import_first(conn, frame->name);
+        if (rc == 0)
+            rc = lieni_import_release(conn, frame->name);
+        if (rc != 0)
+            return rc;
+    }
     if (wanted && frame->head_len > 0) {
         reply = lieni_message_reply(conn, slot, frame, index);
         if (!reply)
@@ -503,7 +509,7 @@ static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct 
         call->read[call->n_read] = opts->read[call->n_read];
         call->n_read++;
     }
-    int rc = lieni_grant_open(conn, opts->read, opts->n_read, LIENI_GRANT_BORROWED,
+    int rc = lieni_grant_open(conn, opts->read, opts->n_read, LIENI_GRANT_BORROWED, NULL,
                               frame->read_keys, &frame->n_read_keys, &call->grant);
     if (rc != 0)
         return rc;
@@ -530,7 +536,7 @@ static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
     if (total > conn->message_max)
         return LIEN_EMSGSIZE;
     if (total > 0)
-        rc = lieni_grant_open(conn, opts->body, opts->n_body, 0, frame->keys, &frame->n_keys,
+        rc = lieni_grant_open(conn, opts->body, opts->n_body, 0, NULL, frame->keys, &frame->n_keys,
                               &call->args);
     if (rc == 0 && call->args) {
         call->args->over = args_over;
@@ -665,6 +671,8 @@ int lien_call_start(lien_conn *conn, const char *method, const void *args, size_
     lien_call_opts full;
     if (!conn || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -687,6 +695,8 @@ int lien_call_cancel(lien_call *call)
 {
     if (!call)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(call->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = call->conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_call_give_up(call, LIEN_ECANCELED);
@@ -698,6 +708,8 @@ int lien_call_close(lien_call **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_call *call = *slot;
     lien_ctx *ctx = call->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -709,22 +721,27 @@ int lien_call_close(lien_call **slot)
     return 0;
 }
 
-// Waits for credit within the call's own time.
+// Waits for credit, and before that for the verdict on bytes that were read, within the call's own time.
 static int start_wait(struct lien_conn *conn, const char *method, const void *args, size_t len,
                       lien_call_opts *opts, struct lien_call **call)
 {
     lien_ctx *ctx = conn->ctx;
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
     uint64_t deadline = lieni_ctx_deadline(ctx, ms);
-    int rc;
-    while ((rc = lieni_call_begin(conn, method, args, len, opts, NULL, call)) == LIEN_EAGAIN) {
-        rc = lieni_ctx_wait_locked(ctx, deadline);
+    int rc = opts->timeout_ms == LIEN_FOREVER ? LIEN_EINVAL : 0;
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    while (rc == 0) {
         uint64_t now = lieni_ctx_now(ctx);
-        if (rc == 0 && now >= deadline)
-            rc = LIEN_ETIMEDOUT;
-        if (rc != 0)
+        if (now >= deadline)
+            return LIEN_ETIMEDOUT;
+        opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+        rc = lieni_call_begin(conn, method, args, len, opts, NULL, call);
+        if (rc != LIEN_EAGAIN)
             return rc;
-        opts->timeout_ms = (uint32_t)((deadline - now) / LIENI_MS) + 1;
+        rc = lieni_ctx_wait_locked(ctx, deadline);
     }
     return rc;
 }
@@ -735,6 +752,8 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
     lien_call_opts full;
     if (!conn || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     lien_ctx *ctx = conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)

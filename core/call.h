@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls, both sides. call.c: calls of ours (their life, their spaces, replies); call_write.c: the peer's WRITEs into a write space of ours; request.c: calls of the
-// peer's; request_io.c: reads and writes of their handlers; probe.c: validation, both sides; goaway.c: GOAWAY, both sides.
+// peer's; request_io.c: reads and writes of their handlers; probe.c: validation, both sides; verify.c: bytes that are used before their verdict;
+// goaway.c: GOAWAY, both sides.
 //
 // Slots. A call of ours takes one of conn->calls.max slots until its REPLY came and the reply's receive is free again: that is the reservation of R22. Exactly one REPLY comes for each CALL, a
 // cancelled one too, so nothing is left of a cancelled call. An id has the slot's generation and is never used again.
 //
-// What is due to be sent waits in the lists here, each bounded: cancels and replies by slots, writes by grants, probes by reads, WRITTENs by the peer's grants, answers by LIENI_PROBES_OUT.
+// What is due to be sent waits in the lists here, each bounded: cancels and replies by slots, writes by grants, probes by reads and requests, WRITTENs by the peer's grants, answers by LIENI_PROBES_OUT.
 // Under the state lock.
 
 #ifndef LIENI_CALL_H
@@ -33,6 +34,17 @@ struct lieni_call_slot {
 struct lieni_request_slot {
     struct lien_request *request; // while its REPLY is owed by us; a reference
     uint32_t gen;
+    bool cancelled; // the CANCEL of this generation came
+};
+
+// A question to the owner of a read space: does this call live, and does the grant still hold? Embedded in who asks.
+struct lieni_ask {
+    uint64_t call;
+    struct lieni_name name;
+    void (*answered)(struct lieni_ask *ask, bool holds); // once, unless it is taken off its list
+    uint32_t probe;                                      // its id, once it left
+    bool left;
+    struct lieni_node node; // calls.probes_due, calls.probing
 };
 
 struct lieni_calls {
@@ -50,8 +62,8 @@ struct lieni_calls {
     uint32_t next_write, next_probe;
     struct lieni_inwrite *assembly;               // a WRITE of the peer's, not complete
     struct lieni_node written;                    // WRITTENs due
-    struct lieni_node probes_due;                 // reads that wait for a probe to leave
-    struct lieni_node probing;                    // reads that wait for its answer
+    struct lieni_node probes_due;                 // asks that wait for a probe to leave
+    struct lieni_node probing;                    // asks that wait for its answer
     uint32_t n_probing;                           // probes without an answer
     struct lieni_probe answers[LIENI_PROBES_OUT]; // due, from answer_first on
     uint32_t answer_first, n_answers;
@@ -144,8 +156,8 @@ void lieni_call_write_stop(struct lien_call *call, int status);
 void lieni_call_written_pump(struct lien_conn *conn);
 
 // -- Probes --
-struct lien_read;
-void lieni_probe_ask(struct lien_read *read, uint64_t call);
+// `ask` has call, name and answered; it is on no list.
+void lieni_probe_ask(struct lien_conn *conn, struct lieni_ask *ask);
 int lieni_probe_arrived(struct lien_conn *conn, const struct lieni_frame *frame);
 int lieni_probe_answered(struct lien_conn *conn, const struct lieni_frame *frame);
 void lieni_probe_pump(struct lien_conn *conn);

@@ -370,6 +370,8 @@ int lien_conn_open(lien_ctx *ctx, const char *address, const lien_conn_opts *opt
 {
     if (!ctx || !address || !conn)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lien_conn_opts full;
     int rc = check_opts(ctx, opts, &full);
     if (rc != 0)
@@ -395,6 +397,8 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
 {
     if (!ctx || !address || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lien_conn_opts full;
     int rc = check_opts(ctx, opts, &full);
     if (rc != 0)
@@ -422,6 +426,8 @@ int lien_conn_close(lien_conn **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->ctx))
+        return LIEN_EFORK;
     struct lien_conn *conn = *slot;
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
@@ -435,6 +441,8 @@ int lien_conn_close_wait(lien_conn **slot, uint32_t timeout_ms)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->ctx))
+        return LIEN_EFORK;
     struct lien_conn *conn = *slot;
     lien_ctx *ctx = conn->ctx;
     int rc = lieni_ctx_outside(ctx);
@@ -459,6 +467,8 @@ int lien_conn_info_get(lien_conn *conn, lien_conn_info *info)
 {
     if (!conn || !info || info->size < sizeof(info->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lien_conn_info now = {.size = info->size};
     lieni_ctx_lock(conn->ctx);
     now.id = conn->id;

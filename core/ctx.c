@@ -22,6 +22,13 @@
 
 void lieni_ctx_lock(lien_ctx *ctx)
 {
+    if (lieni_ctx_forked(ctx)) {
+        static const char text[] =
+            "lien: a callback returned in a forked child, which must exec or _exit in it\n";
+        ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
+        (void)written; // there is nobody to tell
+        abort();
+    }
     pthread_mutex_lock(&ctx->lock);
 }
 
@@ -207,6 +214,7 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     ctx->epoll_fd = ctx->wake_fd = ctx->timer_fd = -1;
     ctx->armed = UINT64_MAX;
     ctx->log_task.run = run_log;
+    ctx->fork_generation = lieni_fork_generation();
     lieni_list_init(&ctx->nics);
     lieni_list_init(&ctx->peers);
     lieni_list_init(&ctx->conns);
@@ -493,6 +501,8 @@ int lien_ctx_close(lien_ctx **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(*slot))
+        return LIEN_EFORK;
     lien_ctx *ctx = *slot;
     int rc = lieni_ctx_outside(ctx);
     if (rc != 0)
@@ -533,6 +543,8 @@ int lien_ctx_stats_get(lien_ctx *ctx, lien_ctx_stats *stats)
 {
     if (!ctx || !stats || stats->size < sizeof(stats->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     lien_ctx_stats now = ctx->stats;
     now.size = stats->size;

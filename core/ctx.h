@@ -38,9 +38,10 @@ struct lien_ctx {
     pthread_mutex_t turn;
     bool app_driven;
     bool closing;
-    atomic_bool stop; // the progress thread ends
-    bool net_again;   // net may have more to tell; under `turn`
-    bool dead;        // closed, and kept for messages that the application still holds
+    atomic_bool stop;         // the progress thread ends
+    bool net_again;           // net may have more to tell; under `turn`
+    bool dead;                // closed, and kept for messages that the application still holds
+    unsigned fork_generation; // of the process that opened it
     pthread_t thread;
     bool thread_started;
 
@@ -84,7 +85,14 @@ struct lien_ctx {
     _Atomic uint64_t copied;
 };
 
-// The state lock. Unlocking wakes progress if a timer was set earlier than it sleeps for.
+// In a forked child, where the ctx and all that belongs to it are the parent's: each public function that takes an object answers LIEN_EFORK there, before it takes the lock
+// (whose holder may not exist in the child); those that return no code answer as for NULL.
+static inline bool lieni_ctx_forked(const lien_ctx *ctx)
+{
+    return ctx->fork_generation != lieni_fork_generation();
+}
+// The state lock. Unlocking wakes progress if a timer was set earlier than it sleeps for. In a forked child, where only a callback that returned can come to it, it ends the
+// process with a word: going on would work on the parent's descriptors.
 void lieni_ctx_lock(lien_ctx *ctx);
 void lieni_ctx_unlock(lien_ctx *ctx);
 // Hands pending log lines on: here, or by a dispatch thread if this is the progress thread. No lock held.

@@ -55,6 +55,8 @@ int lien_conn_goaway(lien_conn *conn)
 {
     if (!conn)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_calls_say_goaway(conn);
     lieni_ctx_unlock(conn->ctx);

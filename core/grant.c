@@ -90,7 +90,7 @@ static struct lien_grant *find(const struct lieni_grant_table *t, struct lieni_n
 // -- Owner: opening --
 
 static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                 uint64_t *bytes)
+                 const struct lieni_doubt *own, uint64_t *bytes)
 {
     const lien_ctx *ctx = conn->ctx;
     *bytes = 0;
@@ -101,8 +101,9 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
             return LIEN_EINVAL;
         *bytes += lien_buf_len(bufs[i]);
     }
-    if (flags & LIENI_GRANT_BORROWED)
-        return 0;
+    int rc = lieni_bufs_may_leave(bufs, n, own); // [R15]
+    if (rc != 0 || (flags & LIENI_GRANT_BORROWED))
+        return rc;
     struct lieni_log_at at = lieni_conn_at(conn, 0);
     if (conn->grants_bytes + *bytes > ctx->options.held_conn_bytes) {
         lieni_log_say(ctx->log, LIEN_LOG_DEBUG, &at, LIEN_ELIMIT,
@@ -227,10 +228,11 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
 }
 
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                     struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **out)
+                     const struct lieni_doubt *own, struct lieni_key *keys, uint32_t *n_keys,
+                     struct lien_grant **out)
 {
     uint64_t bytes;
-    int rc = check(conn, bufs, n, flags, &bytes);
+    int rc = check(conn, bufs, n, flags, own, &bytes);
     if (rc != 0)
         return rc;
     struct lien_grant *grant = grant_new(conn, bufs, n, flags);
@@ -373,10 +375,12 @@ void lieni_grants_end(struct lien_conn *conn, bool proven)
     struct lieni_node *n;
     while ((n = lieni_list_first(&conn->live_grants))) {
         struct lien_grant *grant = lieni_container(n, struct lien_grant, node);
-        if (proven)
+        if (proven) {
             over(grant);
-        else
-            lost(grant);
+            continue;
+        }
+        close_own(grant); // or they would keep the domain from closing
+        lost(grant);
     }
 }
 
@@ -476,6 +480,12 @@ int lieni_import_open(struct lien_conn *conn, struct lieni_name name)
     return 0;
 }
 
+int lieni_import_first(struct lien_conn *conn, struct lieni_name name)
+{
+    int rc = owed(conn, name) ? LIEN_EPROTO : lieni_import_open(conn, name);
+    return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+}
+
 void lieni_import_read_begins(struct lien_conn *conn, struct lieni_name name)
 {
     struct lieni_import *im = owed(conn, name);
@@ -566,7 +576,7 @@ static int open_public(struct lien_conn *conn, lien_buf *const *bufs, size_t n,
                                     .conn = token_conn(conn, conn->server)};
     int rc = lieni_conn_usable(conn);
     if (rc == 0)
-        rc = lieni_grant_open(conn, bufs, n, opts->flags, data.keys, &data.n_keys, out);
+        rc = lieni_grant_open(conn, bufs, n, opts->flags, NULL, data.keys, &data.n_keys, out);
     if (rc != 0)
         return rc;
     struct lien_grant *grant = *out;
@@ -586,6 +596,8 @@ int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n, const lien
     lien_grant_opts full;
     if (!conn || !token || !grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = grant_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -599,6 +611,8 @@ int lien_grant_revoke(lien_grant *grant)
 {
     if (!grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(grant->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_grant_revoke(grant);
@@ -610,6 +624,8 @@ int lien_grant_wait(lien_grant *grant, uint32_t timeout_ms)
 {
     if (!grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(grant->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
@@ -626,6 +642,8 @@ int lien_grant_close(lien_grant **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_grant *grant = *slot;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -654,6 +672,8 @@ int lien_token_open(lien_conn *conn, const void *token, size_t len, lien_token_i
     struct lieni_token_data data;
     if (!conn || !token || !info || info->size < sizeof(info->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_token_of(conn, token, len, &data);
     lieni_ctx_unlock(conn->ctx);
@@ -674,6 +694,8 @@ int lien_release(lien_conn *conn, const void *token, size_t len)
     struct lieni_token_data data;
     if (!conn || !token)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_token_of(conn, token, len, &data);
     if (rc == 0)

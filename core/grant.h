@@ -75,9 +75,11 @@ struct lieni_import_table {
 };
 
 // -- Owner --
-// As lien_grant_open, with the lock held; `keys` gets what the peer needs, *n_keys entries (empty buffers have none).
+// As lien_grant_open, with the lock held; `keys` gets what the peer needs, *n_keys entries (empty buffers have none). All that leaves in buffers passes here: LIEN_EUNVERIFIED if nobody vouched for
+// bytes of them, but for those of `own` (or NULL), which the peer checks by taking them.
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                     struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **grant);
+                     const struct lieni_doubt *own, struct lieni_key *keys, uint32_t *n_keys,
+                     struct lien_grant **grant);
 void lieni_grant_revoke(struct lien_grant *grant);
 // A borrowed grant's call ended, and the peer knows or will: the release is due within release_ms.
 void lieni_grant_call_over(struct lien_grant *grant);
@@ -98,6 +100,8 @@ int lieni_token_of(struct lien_conn *conn, const void *bytes, size_t len,
 uint64_t lieni_name_id(struct lieni_name name);
 // Whether this name can be read now: 0, LIEN_ESTALE, LIEN_EPROTO, LIEN_ENOMEM. Opens the entry: from now on its release is owed.
 int lieni_import_open(struct lien_conn *conn, struct lieni_name name);
+// The same of a grant that a frame brings: no frame and no token named it before. LIEN_EPROTO else; never LIEN_ESTALE.
+int lieni_import_first(struct lien_conn *conn, struct lieni_name name);
 void lieni_import_read_begins(struct lien_conn *conn, struct lieni_name name);
 void lieni_import_read_over(struct lien_conn *conn, struct lieni_name name);
 // The release is wanted: due at once, or after the last read. LIEN_ESTALE.

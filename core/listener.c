@@ -71,6 +71,8 @@ int lien_listener_drain(lien_listener *listener)
 {
     if (!listener)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = listener->ctx;
     lieni_ctx_lock(ctx);
     if (!listener->draining && !listener->closed) {
@@ -228,6 +230,8 @@ static int open_locked(struct lien_listener *listener, const char *address, int 
 static int listener_open(lien_ctx *ctx, const char *address, int fd, const lien_listener_opts *opts,
                          lien_listener **out)
 {
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     struct lien_listener *listener = calloc(1, sizeof(*listener));
     if (!listener)
         return LIEN_ENOMEM;
@@ -273,6 +277,8 @@ int lien_listener_fd(lien_listener *listener, int *fd)
 {
     if (!listener || !fd)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = listener->ctx;
     lieni_ctx_lock(ctx);
     int rc = listener->acceptor ? ctx->platform.net->acceptor_fd(listener->acceptor, fd)
@@ -285,6 +291,8 @@ int lien_listener_address(lien_listener *listener, char *text, size_t size)
 {
     if (!listener || !text)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     size_t len = strlen(listener->address);
     if (len >= size)
         return LIEN_ERANGE;
@@ -296,6 +304,8 @@ int lien_listener_accept_wait(lien_listener *listener, uint32_t timeout_ms, lien
 {
     if (!listener || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     if (listener->opts.on_accept)
         return LIEN_ESTATE;
     lien_ctx *ctx = listener->ctx;
@@ -352,6 +362,8 @@ int lien_listener_close(lien_listener **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->ctx))
+        return LIEN_EFORK;
     struct lien_listener *listener = *slot;
     lien_ctx *ctx = listener->ctx;
     lieni_ctx_lock(ctx);

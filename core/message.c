@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/read.h"
+#include "core/verify.h"
 
 // -- Sending --
 
@@ -149,7 +150,7 @@ static int frame_out(struct lien_conn *conn, struct lieni_send *send, struct lie
 {
     struct lien_grant *grant = NULL;
     if (n > 0) {
-        int rc = lieni_grant_open(conn, bufs, n, 0, frame->keys, &frame->n_keys, &grant);
+        int rc = lieni_grant_open(conn, bufs, n, 0, NULL, frame->keys, &frame->n_keys, &grant);
         if (rc != 0)
             return rc;
         frame->name = grant->name;
@@ -215,6 +216,8 @@ int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *cons
     lien_send_opts full;
     if (!conn || (head_len > 0 && !head))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = send_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -230,6 +233,8 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     lien_send_opts full;
     if (!conn || (head_len > 0 && !head))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = send_opts(opts, &full);
     lien_ctx *ctx = conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
@@ -240,7 +245,9 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     lieni_ctx_lock(ctx);
     lieni_conn_ref(conn); // another thread may close it meanwhile
     uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
-    while ((rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
+    rc = lieni_verify_leaving(ctx, bufs, n, NULL, deadline);
+    while (rc == 0 &&
+           (rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
         rc = lieni_ctx_wait_locked(ctx, deadline);
         if (rc != 0)
             break;
@@ -404,7 +411,7 @@ static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
     if (rc != LIEN_ELIMIT)
         return rc;
     // Its release is owed from now on, though nothing is read before there is memory.
-    rc = lieni_import_open(conn, frame->name);
+    rc = lieni_import_first(conn, frame->name);
     if (rc != 0)
         return rc;
     msg->wait.len = frame->total;
@@ -515,6 +522,8 @@ int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **out)
 {
     if (!conn || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     if (conn->opts.on_message)
         return LIEN_ESTATE;
     lien_ctx *ctx = conn->ctx;
@@ -545,6 +554,8 @@ int lien_msg_head(const lien_msg *msg, const void **data, size_t *len)
 {
     if (!msg || !data || !len)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(msg->conn->ctx))
+        return LIEN_EFORK;
     *data = msg->head;
     *len = msg->head_len;
     return 0;
@@ -552,13 +563,15 @@ int lien_msg_head(const lien_msg *msg, const void **data, size_t *len)
 
 lien_buf *lien_msg_body(lien_msg *msg)
 {
-    return msg ? msg->body : NULL;
+    return msg && !lieni_ctx_forked(msg->conn->ctx) ? msg->body : NULL;
 }
 
 int lien_msg_take_body(lien_msg *msg, lien_buf **buf)
 {
     if (!msg || !buf)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(msg->conn->ctx))
+        return LIEN_EFORK;
     if (!msg->body)
         return LIEN_ENOTFOUND;
     lieni_ctx_lock(msg->conn->ctx);
@@ -574,9 +587,11 @@ void lien_msg_free(lien_msg **slot)
     if (!slot || !*slot)
         return;
     struct lien_msg *msg = *slot;
-    lien_ctx *ctx = msg->conn->ctx;
-    lieni_ctx_lock(ctx);
     *slot = NULL;
+    lien_ctx *ctx = msg->conn->ctx;
+    if (lieni_ctx_forked(ctx))
+        return;
+    lieni_ctx_lock(ctx);
     msg_free(msg);
     lieni_ctx_unlock(ctx);
 }

@@ -50,6 +50,20 @@ int lieni_ops_check(const lien_op *ops, size_t n, uint64_t src_len, uint64_t dst
     return n > 1 ? overlap(ops, n) : 0;
 }
 
+uint64_t lieni_ops_cover(const lien_op *ops, size_t n, uint64_t at, uint64_t len)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t from = ops[i].dst > at ? ops[i].dst : at;
+        uint64_t end = ops[i].len > UINT64_MAX - ops[i].dst ? UINT64_MAX : ops[i].dst + ops[i].len;
+        if (end > at + len)
+            end = at + len;
+        if (end > from)
+            sum += end - from;
+    }
+    return sum;
+}
+
 // Adds lengths; false on overflow.
 static bool sum(const uint64_t *lens, uint32_t n, uint64_t *total)
 {

@@ -38,6 +38,9 @@ struct lieni_plan {
 // they point within the lengths.
 int lieni_ops_check(const lien_op *ops, size_t n, uint64_t src_len, uint64_t dst_len);
 
+// How many of the `len` bytes from `at` on, in the destination, these operations write; of operations that do not overlap.
+uint64_t lieni_ops_cover(const lien_op *ops, size_t n, uint64_t at, uint64_t len);
+
 // Copies checked operations (NULL: all `src_len` bytes to offset 0). LIEN_ENOMEM, or as lieni_ops_check.
 int lieni_plan_open(struct lieni_plan *plan, const lien_op *ops, size_t n_ops,
                     const uint64_t *src_lens, uint32_t n_src, const uint64_t *dst_lens,

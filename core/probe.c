@@ -1,38 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Validation (design.md 4). The reader asks the owner, on the same connection, whether the call still lives and the grant still holds. A read gets into `probes_due` when evidence for all of
-// its READs was spent, and frames are made from that list alone: so a probe vouches for nothing younger than itself (R14). One frame carries all that is due, and reads of one call share a probe.
+// Validation (design.md 4). The reader asks the owner, on the same connection, whether the call still lives and the grant still holds. An ask gets into `probes_due` when evidence for all of
+// its READs was spent, and frames are made from that list alone: so a probe vouches for nothing younger than itself (R14). One frame carries all that is due, and asks for one call share a probe.
 // Under the state lock.
 
 #include "core/call.h"
 #include "core/conn.h"
-#include "core/read.h"
-#include "core/request.h"
 
 // -- Asking --
 
-void lieni_probe_ask(struct lien_read *read, uint64_t call)
+void lieni_probe_ask(struct lien_conn *conn, struct lieni_ask *ask)
 {
-    struct lien_conn *conn = read->conn;
-    read->probe_call = call;
-    lieni_list_append(&conn->calls.probes_due, &read->probe_node);
+    ask->left = false;
+    lieni_list_append(&conn->calls.probes_due, &ask->node);
     lieni_conn_kick(conn); // at the end of this pass: one probe for all that completed in it
 }
 
-// The probe of this frame for the read's call, made if there is none.
+// The probe of this frame for the call, made if there is none.
 static struct lieni_probe *probe_for(struct lien_conn *conn, struct lieni_frame *frame,
-                                     const struct lien_read *read)
+                                     const struct lieni_ask *ask)
 {
     for (uint32_t i = 0; i < frame->n_probes; i++) {
-        if (frame->probes[i].call == read->probe_call)
+        if (frame->probes[i].call == ask->call)
             return &frame->probes[i];
     }
     if (frame->n_probes == LIENI_PROBES_MAX ||
         conn->calls.n_probing + frame->n_probes == LIENI_PROBES_OUT)
         return NULL;
     struct lieni_probe *p = &frame->probes[frame->n_probes++];
-    *p = (struct lieni_probe){
-        .id = conn->calls.next_probe++, .call = read->probe_call, .name = read->name};
+    *p = (struct lieni_probe){.id = conn->calls.next_probe++, .call = ask->call, .name = ask->name};
     return p;
 }
 
@@ -44,11 +40,12 @@ static void ask_pump(struct lien_conn *conn)
         struct lieni_frame frame = {.kind = LIENI_FRAME_PROBE};
         struct lieni_node *n;
         while ((n = lieni_list_first(&calls->probes_due))) {
-            struct lien_read *read = lieni_container(n, struct lien_read, probe_node);
-            struct lieni_probe *p = probe_for(conn, &frame, read);
+            struct lieni_ask *ask = lieni_container(n, struct lieni_ask, node);
+            struct lieni_probe *p = probe_for(conn, &frame, ask);
             if (!p)
                 break;
-            read->probe_id = p->id;
+            ask->probe = p->id;
+            ask->left = true;
             lieni_list_remove(n);
             lieni_list_append(&calls->probing, n);
         }
@@ -60,22 +57,31 @@ static void ask_pump(struct lien_conn *conn)
 static void answered(struct lien_conn *conn, const struct lieni_probe *p)
 {
     struct lieni_calls *calls = &conn->calls;
-    struct lieni_node *n = calls->probing.next;
-    while (n != &calls->probing) {
-        struct lien_read *read = lieni_container(n, struct lien_read, probe_node);
-        n = n->next;
-        if (read->probe_id == p->id)
-            lieni_read_answered(read, p->holds);
+    struct lieni_node batch, *n, *next; // who hears of it may take others off their list
+    lieni_list_init(&batch);
+    for (n = calls->probing.next; n != &calls->probing; n = next) {
+        next = n->next;
+        if (lieni_container(n, struct lieni_ask, node)->probe != p->id)
+            continue;
+        lieni_list_remove(n);
+        lieni_list_append(&batch, n);
+    }
+    while ((n = lieni_list_pop(&batch))) {
+        struct lieni_ask *ask = lieni_container(n, struct lieni_ask, node);
+        ask->answered(ask, p->holds);
     }
 }
 
 int lieni_probe_answered(struct lien_conn *conn, const struct lieni_frame *frame)
 {
-    if (frame->n_probes > conn->calls.n_probing)
-        return LIEN_EPROTO;
-    conn->calls.n_probing -= frame->n_probes;
-    for (uint32_t i = 0; i < frame->n_probes; i++)
+    struct lieni_calls *calls = &conn->calls;
+    for (uint32_t i = 0; i < frame->n_probes; i++) {
+        // Answers come in the order of the questions: so each question gets one, and an answer is never taken for another's.
+        if (calls->n_probing == 0 || frame->probes[i].id != calls->next_probe - calls->n_probing)
+            return LIEN_EPROTO;
+        calls->n_probing--;
         answered(conn, &frame->probes[i]);
+    }
     return 0;
 }
 

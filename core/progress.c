@@ -319,6 +319,8 @@ int lien_ctx_fd(lien_ctx *ctx, int *fd)
 {
     if (!ctx || !fd)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     if (!ctx->app_driven || ctx->epoll_fd < 0)
         return LIEN_ESTATE;
     *fd = ctx->epoll_fd;
@@ -329,6 +331,8 @@ int lien_ctx_arm(lien_ctx *ctx)
 {
     if (!ctx)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     return ctx->app_driven ? lieni_progress_arm(ctx) : LIEN_ESTATE;
 }
 
@@ -336,6 +340,8 @@ int lien_ctx_progress(lien_ctx *ctx)
 {
     if (!ctx)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     if (!ctx->app_driven)
         return LIEN_ESTATE;
     if (lieni_dispatch_where(ctx->dispatch, NULL) != LIENI_ELSEWHERE)

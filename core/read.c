@@ -92,13 +92,37 @@ static void settled(struct lien_read *read, int released)
     read->space = NULL;
     lieni_list_remove(&read->node);
     lieni_import_read_over(conn, read->name);
-    if (read->over)
-        read->over(read->owner, read->status != 0 ? read->status : released);
     if (read->on_released)
         post_task(read, &read->released_task);
+    if (read->over) // after the task: the strand is the owner's, which this may end
+        read->over(read->owner, read->status != 0 ? read->status : released);
     lieni_ctx_changed(conn->ctx);
     lieni_read_unref(read); // running
 }
+
+// -- Verdicts --
+
+uint64_t lieni_read_into(const struct lien_read *read, uint32_t i)
+{
+    uint64_t at = 0;
+    for (uint32_t j = 0; j < i; j++)
+        at += lien_buf_len(read->space->bufs[j]);
+    return lieni_ops_cover(read->plan.ops, read->plan.n_ops, at,
+                           lien_buf_len(read->space->bufs[i]));
+}
+
+// Its bytes are good: of what was in doubt in its buffers, what they replaced is no more.
+static void trust(struct lien_read *read)
+{
+    for (uint32_t i = 0; i < read->space->n; i++) {
+        lien_buf *buf = read->space->bufs[i];
+        if (lieni_buf_doubt_of(buf) && lieni_read_into(read, i) == lien_buf_len(buf) &&
+            lien_buf_len(buf) >= lieni_buf_doubt_len(buf))
+            lieni_buf_trust(buf);
+    }
+}
+
+static void probe_answered(struct lieni_ask *ask, bool holds);
 
 // Asks whether the bytes are good, with a limit of its own. [R13, R14]
 static void probe(struct lien_read *read)
@@ -110,20 +134,24 @@ static void probe(struct lien_read *read)
     if (!lieni_timer_is_set(&read->timer) || limit < read->timer.when)
         lieni_timer_set(&ctx->timers, &read->timer, limit);
     set_state(read, LIENI_READ_PROBING);
-    lieni_probe_ask(read, read->probe_call);
+    read->ask.name = read->name;
+    read->ask.answered = probe_answered;
+    lieni_probe_ask(read->conn, &read->ask);
 }
 
 static void probed(struct lien_read *read, int status)
 {
-    lieni_list_remove(&read->probe_node);
+    lieni_list_remove(&read->ask.node);
+    if (status == 0)
+        trust(read);
     done(read, status);
     lieni_target_back(read->space);
     settled(read, 0);
 }
 
-void lieni_read_answered(struct lien_read *read, bool holds)
+static void probe_answered(struct lieni_ask *ask, bool holds)
 {
-    probed(read, holds ? 0 : LIEN_ESTALE);
+    probed(lieni_container(ask, struct lien_read, ask), holds ? 0 : LIEN_ESTALE);
 }
 
 // Whatever ends it for the memory passes here: nothing is posted that has no evidence.
@@ -134,6 +162,12 @@ static void settle_if_idle(struct lien_read *read)
     if (read->state == LIENI_READ_RUNNING && read->validate && read->plan.status == 0) {
         probe(read);
         return;
+    }
+    if (read->state == LIENI_READ_RUNNING && read->plan.status == 0) {
+        if (read->unverified)
+            read->unverified(read);
+        else
+            trust(read);
     }
     if (read->state == LIENI_READ_RUNNING)
         done(read, read->plan.status);
@@ -385,7 +419,7 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
         lieni_buf_lent_by(space->bufs[i], LIENI_LENT_BY_READ, conn->id, lieni_name_id(read->name));
     read->flags = opts->flags;
     read->strand = conn->strand;
-    lieni_list_init(&read->probe_node);
+    lieni_list_init(&read->ask.node);
     read->done_task.run = run_done;
     read->released_task.run = run_released;
     lieni_list_init(&read->node);
@@ -446,6 +480,8 @@ int lien_read_start(lien_conn *conn, const void *token, size_t token_len, lien_s
     lien_read_opts full;
     if (!conn || !token || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = read_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -471,6 +507,8 @@ int lien_read_cancel(lien_read *read)
 {
     if (!read)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(read->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = read->conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_read_stop(read, LIEN_ECANCELED);
@@ -480,13 +518,17 @@ int lien_read_cancel(lien_read *read)
 
 lien_path lien_read_path(const lien_read *read)
 {
-    return read && read->conn->ops ? read->conn->ops->traits->path : LIEN_PATH_NONE;
+    if (!read || !read->conn->ops || lieni_ctx_forked(read->conn->ctx))
+        return LIEN_PATH_NONE;
+    return read->conn->ops->traits->path;
 }
 
 int lien_read_close(lien_read **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_read *read = *slot;
     lien_ctx *ctx = read->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -516,6 +558,8 @@ int lien_read_wait(lien_conn *conn, const void *token, size_t token_len, lien_bu
     lien_read_opts full;
     if (!conn || !token)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = conn->ctx;
     int rc = read_opts(opts, &full);
     if (rc == 0)

@@ -27,13 +27,14 @@ struct lien_read {
     struct lieni_key *keys; // n = plan.n_src
     unsigned flags;
     struct lieni_strand *strand; // of the callbacks
-    // Of a borrowed source: done only when the owner said that the call lives.
+    // Of a borrowed source: done only when the owner said that the call lives ...
     bool validate;
-    uint64_t probe_call, probe_deadline; // id; ns
-    uint32_t probe_id;
-    struct lieni_node probe_node; // calls.probes_due, calls.probing
-    int status;                   // of done
-    int released;                 // of released
+    uint64_t probe_deadline; // ns
+    struct lieni_ask ask;
+    // ... or else, if this is set: all bytes are here, before done, space and all. Marks them as nobody's word.
+    void (*unverified)(struct lien_read *read);
+    int status;   // of done
+    int released; // of released
     void (*on_done)(void *arg, int status);
     void (*on_released)(void *arg, int status);
     void *arg;
@@ -64,8 +65,8 @@ void lieni_read_stop(struct lien_read *read, int status);
 // Posts one piece of the connection's next read.
 enum lieni_post lieni_read_post_one(struct lien_conn *conn);
 void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev);
-// The owner's word on a read that is PROBING.
-void lieni_read_answered(struct lien_read *read, bool holds);
+// Bytes that it put into buffer `i` of its space.
+uint64_t lieni_read_into(const struct lien_read *read, uint32_t i);
 // Waits until the space is settled; the lock is held.
 int lieni_read_wait_over(struct lien_read *read);
 // All reads of a connection, or those of one grant (name not NULL), are stopped.

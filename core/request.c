@@ -10,6 +10,7 @@
 #include "core/channel.h"
 #include "core/message.h"
 #include "core/read.h"
+#include "core/verify.h"
 
 #define TO(state) (1u << (state))
 
@@ -89,6 +90,8 @@ static void release_read(struct lien_request *request, int status)
 static void let_go(struct lien_request *request)
 {
     args_free(request);
+    if (request->body.buf)
+        lieni_buf_keep(request->body.buf, false);
     if (request->body.buf && request->conn->ctx->dead)
         lien_buf_free(&request->body.buf);
     else if (request->body.buf)
@@ -189,6 +192,7 @@ void lieni_request_cancel(struct lien_request *request, int status, bool tell)
         lieni_timer_clear(&request->conn->ctx->timers, &request->timer);
     lieni_request_give_up(request, LIEN_ECANCELED);
     release_read(request, LIEN_ECANCELED);
+    lieni_verify_end(request);
     lieni_body_stop(&request->body, LIEN_ECANCELED);
     forget_reply(request);
     if (was == LIENI_REQUEST_LIVE && request->on_cancel && request->strand) {
@@ -207,8 +211,9 @@ void lieni_request_cancel(struct lien_request *request, int status, bool tell)
 int lieni_request_cancel_arrived(struct lien_conn *conn, uint64_t id)
 {
     struct lieni_request_slot *slot = &conn->calls.peer[lieni_call_slot(id)];
-    if (slot->gen != lieni_call_gen(id))
+    if (slot->gen != lieni_call_gen(id) || slot->cancelled)
         return LIEN_EPROTO;
+    slot->cancelled = true;
     if (slot->request)
         lieni_request_cancel(slot->request, LIEN_ECANCELED, true);
     return 0; // else our REPLY was on its way
@@ -266,6 +271,8 @@ static int begin(struct lien_request *request)
 static void fetched(struct lieni_body *body, int status)
 {
     struct lien_request *request = lieni_container(body, struct lien_request, body);
+    if (body->buf)
+        lieni_buf_keep(body->buf, true);
     if (status != 0)
         lieni_request_cancel(request, status, true);
     else if (request->state == LIENI_REQUEST_QUEUED)
@@ -330,7 +337,7 @@ static int open_spaces(struct lien_request *request, const struct lieni_frame *f
                                                .total = frame->read_total,
                                                .n_keys = frame->n_read_keys};
     memcpy(request->read->keys, frame->read_keys, frame->n_read_keys * sizeof(frame->read_keys[0]));
-    rc = lieni_import_open(conn, frame->read_name);
+    rc = lieni_import_first(conn, frame->read_name);
     if (rc != 0) {
         free(request->read);
         request->read = NULL;
@@ -378,18 +385,21 @@ int lieni_request_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     if (!request)
         return LIEN_ENOMEM;
     s->gen++;
+    s->cancelled = false;
     s->request = request;
     int refused = 0, rc = open_spaces(request, frame);
     if (rc != 0) { // the connection ends, and with it the request
         lieni_request_cancel(request, rc, false);
-        return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+        return rc;
     }
     rc = refusal(request, frame);
     if (rc != 0) {
         if (frame->n_keys > 0) // released unread
+            refused = lieni_import_first(conn, frame->name);
+        if (frame->n_keys > 0 && refused == 0)
             refused = lieni_import_release(conn, frame->name);
         lieni_request_cancel(request, rc, true);
-        return refused == LIEN_ESTALE ? LIEN_EPROTO : refused;
+        return refused;
     }
     lieni_timer_set(&conn->ctx->timers, &request->timer, request->deadline);
     return frame->n_keys > 0 ? fetch(request, frame) : begin(request);
@@ -412,6 +422,7 @@ void lieni_requests_ready(struct lien_conn *conn)
 static void finish(struct lien_request *request)
 {
     release_read(request, LIEN_ECANCELED);
+    lieni_verify_end(request);
     if (request->state == LIENI_REQUEST_CANCELLED) {
         set_state(request, LIENI_REQUEST_OVER);
     } else {
@@ -425,6 +436,10 @@ void lieni_request_writes_over(struct lien_request *request)
 {
     if (request->state != LIENI_REQUEST_REPLYING || request->n_writes > 0)
         return;
+    if (request->gave_up && request->reply_status == 0) { // after the reply: it fails all the same
+        forget_reply(request);
+        request->reply_status = LIEN_ETIMEDOUT;
+    }
     set_state(request, LIENI_REQUEST_OVER);
     if (request->has_timer)
         lieni_timer_clear(&request->conn->ctx->timers, &request->timer);
@@ -456,7 +471,8 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
     if (n > LIEN_BUFS_MAX || (n > 0 && !bufs))
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
-        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem))
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem) ||
+            lieni_buf_kept(bufs[i]))
             return LIEN_EINVAL;
         total += lien_buf_len(bufs[i]);
     }
@@ -467,8 +483,8 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
     struct lieni_token_data *body = calloc(1, sizeof(*body));
     if (!body)
         return LIEN_ENOMEM;
-    int rc = lieni_grant_open(request->conn, bufs, n, 0, body->keys, &body->n_keys,
-                              &request->reply_grant);
+    int rc = lieni_grant_open(request->conn, bufs, n, 0, lieni_verify_own(request), body->keys,
+                              &body->n_keys, &request->reply_grant);
     if (rc != 0) {
         free(body);
         return rc;
@@ -489,6 +505,8 @@ int lien_request_reply_body(lien_request **slot, int status, const void *data, s
 {
     if (!slot || !*slot || (len > 0 && !data) || status > 0)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_request *request = *slot;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -515,8 +533,10 @@ void lien_request_drop(lien_request **slot)
         return;
     struct lien_request *request = *slot;
     lien_ctx *ctx = request->conn->ctx;
-    lieni_ctx_lock(ctx);
     *slot = NULL;
+    if (lieni_ctx_forked(ctx))
+        return;
+    lieni_ctx_lock(ctx);
     request->on_cancel = NULL;
     lieni_request_cancel(request, LIEN_ECANCELED, true);
     finish(request);
@@ -525,10 +545,17 @@ void lien_request_drop(lien_request **slot)
 
 // -- Asking --
 
+static bool usable_here(const lien_request *request)
+{
+    return request && !lieni_ctx_forked(request->conn->ctx);
+}
+
 int lien_request_args(const lien_request *request, const void **data, size_t *len)
 {
     if (!request || !data || !len)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     *data = request->args;
     *len = request->args_len;
     return 0;
@@ -536,38 +563,45 @@ int lien_request_args(const lien_request *request, const void **data, size_t *le
 
 lien_buf *lien_request_body(lien_request *request)
 {
-    return request ? request->body.buf : NULL;
+    return usable_here(request) ? request->body.buf : NULL;
 }
 
 int lien_request_take_body(lien_request *request, lien_buf **buf)
 {
     if (!request || !buf)
         return LIEN_EINVAL;
-    if (!request->body.buf)
-        return LIEN_ENOTFOUND;
-    *buf = request->body.buf;
-    request->body.buf = NULL;
-    return 0;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
+    lien_ctx *ctx = request->conn->ctx;
+    lieni_ctx_lock(ctx);
+    int rc = request->body.buf ? 0 : LIEN_ENOTFOUND;
+    if (rc == 0) {
+        *buf = request->body.buf;
+        lieni_buf_keep(*buf, false);
+        request->body.buf = NULL;
+    }
+    lieni_ctx_unlock(ctx);
+    return rc;
 }
 
 const char *lien_request_method(const lien_request *request)
 {
-    return request ? request->method->name : NULL;
+    return usable_here(request) ? request->method->name : NULL;
 }
 
 uint64_t lien_request_read_len(const lien_request *request)
 {
-    return request && request->read ? request->read->total : 0;
+    return usable_here(request) && request->read ? request->read->total : 0;
 }
 
 uint64_t lien_request_write_len(const lien_request *request)
 {
-    return request ? request->space_len : 0;
+    return usable_here(request) ? request->space_len : 0;
 }
 
 uint32_t lien_request_left_ms(lien_request *request)
 {
-    if (!request)
+    if (!usable_here(request))
         return 0;
     uint64_t now = lieni_ctx_now(request->conn->ctx);
     return now < request->deadline ? (uint32_t)((request->deadline - now) / LIENI_MS) : 0;
@@ -575,7 +609,7 @@ uint32_t lien_request_left_ms(lien_request *request)
 
 bool lien_request_cancelled(lien_request *request)
 {
-    if (!request)
+    if (!usable_here(request))
         return true;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -588,6 +622,8 @@ int lien_request_on_cancel(lien_request *request, void (*fn)(void *arg), void *a
 {
     if (!request)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
     int rc = request->state == LIENI_REQUEST_LIVE ? 0 : LIEN_ECANCELED;

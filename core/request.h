@@ -38,6 +38,7 @@ struct lien_request {
     struct lieni_token_data *reply_body;
     struct lieni_token_data *read; // the caller's read space, or NULL
     bool read_released;
+    struct lieni_verify *verify; // once it read without waiting for the verdict, until it ends
     uint64_t space_len;
     uint32_t n_writes; // without an answer and not given up
     bool gave_up;
@@ -49,7 +50,7 @@ struct lien_request {
     uint8_t *reply;
     size_t reply_len;
     struct lieni_node node, reply_node;
-    unsigned refs; // handler and application; REPLY owed; reads; writes; tasks
+    unsigned refs; // handler and application; REPLY owed; reads; writes; tasks; verdicts
 };
 
 // A write of a handler.
@@ -84,6 +85,9 @@ void lieni_request_cancel(struct lien_request *request, int status, bool answer)
 void lieni_request_unref(struct lien_request *request);
 void lieni_request_reply_pump(struct lien_conn *conn);
 void lieni_request_reply_lost(struct lien_request *request); // its REPLY will never leave
+
+// Whether the handler may still move bytes: 0, LIEN_ECANCELED, LIEN_EINVAL (replied), why the connection ended.
+int lieni_request_usable(const struct lien_request *request);
 
 // request_io.c
 int lieni_request_written(struct lien_conn *conn, const struct lieni_frame *frame);

@@ -8,16 +8,19 @@
 #include "core/message.h"
 #include "core/read.h"
 #include "core/request.h"
+#include "core/verify.h"
 
-static int transfer_opts(const lien_transfer_opts *in, lien_transfer_opts *out)
+// `flags`: those allowed.
+static int transfer_opts(const lien_transfer_opts *in, unsigned flags, lien_transfer_opts *out)
 {
     lien_transfer_opts_init(out);
     int rc = in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
-    return rc == 0 && out->n_ops > 0 && !out->ops ? LIEN_EINVAL : rc;
+    if (rc == 0 && ((out->flags & ~flags) != 0 || (out->n_ops > 0 && !out->ops)))
+        rc = LIEN_EINVAL;
+    return rc;
 }
 
-// Whether the handler may still move bytes.
-static int usable(const struct lien_request *request)
+int lieni_request_usable(const struct lien_request *request)
 {
     if (request->state == LIENI_REQUEST_CANCELLED)
         return LIEN_ECANCELED;
@@ -35,11 +38,15 @@ static void read_over(void *owner, int status)
 static int start_read(struct lien_request *request, lien_space *space,
                       const lien_transfer_opts *opts, struct lien_read **out)
 {
-    int rc = usable(request);
+    bool pure = (request->method->flags & LIEN_PURE) != 0;
+    bool overlapped = (opts->flags & LIEN_UNVERIFIED) != 0;
+    int rc = lieni_request_usable(request);
+    if (rc == 0 && !request->read)
+        rc = LIEN_ERANGE;
+    if (rc == 0 && (pure || overlapped))
+        rc = lieni_verify_may_read(request, space, opts);
     if (rc != 0)
         return rc;
-    if (!request->read)
-        return LIEN_ERANGE;
     const lien_read_opts plain = {.size = sizeof(plain),
                                   .timeout_ms = opts->timeout_ms,
                                   .ops = opts->ops,
@@ -51,8 +58,9 @@ static int start_read(struct lien_request *request, lien_space *space,
     read->over = read_over;
     read->owner = request;
     read->strand = request->strand;
-    read->validate = true;
-    read->probe_call = request->id;
+    read->validate = !pure && !overlapped;
+    read->unverified = overlapped ? lieni_verify_ask_for : pure ? lieni_verify_mark : NULL;
+    read->ask.call = request->id;
     read->probe_deadline = request->deadline;
     request->refs++;
     *out = read;
@@ -64,7 +72,9 @@ int lien_request_read(lien_request *request, lien_space *space, const lien_trans
     lien_transfer_opts full;
     if (!request || !space)
         return LIEN_EINVAL;
-    int rc = transfer_opts(opts, &full);
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
+    int rc = transfer_opts(opts, LIEN_UNVERIFIED, &full);
     if (rc != 0)
         return rc;
     struct lien_read *read;
@@ -86,7 +96,9 @@ int lien_request_read_wait(lien_request *request, lien_space *space, const lien_
     lien_transfer_opts full;
     if (!request || !space)
         return LIEN_EINVAL;
-    int rc = transfer_opts(opts, &full);
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
+    int rc = transfer_opts(opts, LIEN_UNVERIFIED, &full);
     lien_ctx *ctx = request->conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         rc = LIEN_EDEADLK;
@@ -344,8 +356,8 @@ static int hold_source(struct lieni_write *write, lien_buf *const *bufs, size_t 
     write->source = calloc(1, sizeof(*write->source));
     if (!write->source)
         return LIEN_ENOMEM;
-    int rc = lieni_grant_open(conn, bufs, n, 0, write->source->keys, &write->source->n_keys,
-                              &write->grant);
+    int rc = lieni_grant_open(conn, bufs, n, 0, lieni_verify_own(write->request),
+                              write->source->keys, &write->source->n_keys, &write->grant);
     if (rc != 0)
         return rc;
     write->source->name = write->grant->name;
@@ -386,7 +398,7 @@ static int start_write(struct lien_request *request, lien_buf *const *bufs, size
 {
     struct lien_conn *conn = request->conn;
     uint64_t total;
-    int rc = usable(request);
+    int rc = lieni_request_usable(request);
     if (rc == 0 && request->gave_up)
         rc = LIEN_ESTATE;
     if (rc == 0)
@@ -431,7 +443,9 @@ int lien_request_write(lien_request *request, lien_buf *const *bufs, size_t n,
     lien_transfer_opts full;
     if (!request)
         return LIEN_EINVAL;
-    int rc = transfer_opts(opts, &full);
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
+    int rc = transfer_opts(opts, 0, &full);
     if (rc != 0)
         return rc;
     struct lieni_write *write;
@@ -450,7 +464,9 @@ int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t
     lien_transfer_opts full;
     if (!request)
         return LIEN_EINVAL;
-    int rc = transfer_opts(opts, &full);
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
+    int rc = transfer_opts(opts, 0, &full);
     lien_ctx *ctx = request->conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         rc = LIEN_EDEADLK;
@@ -460,7 +476,11 @@ int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t
     full.on_released = NULL;
     struct lieni_write *write;
     lieni_ctx_lock(ctx);
-    rc = start_write(request, bufs, n, &full, &write);
+    request->refs++; // it may end while bytes of others get their verdict
+    rc = lieni_verify_leaving(ctx, bufs, n, lieni_verify_own(request), request->deadline);
+    if (rc == 0)
+        rc = start_write(request, bufs, n, &full, &write);
+    lieni_request_unref(request);
     if (rc == 0) {
         while (!write->done && rc == 0)
             rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // the request's deadline ends it

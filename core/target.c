@@ -45,7 +45,7 @@ static int check_bufs(const lien_ctx *ctx, lien_buf *const *bufs, size_t n)
     if (!bufs || n == 0 || n > LIEN_BUFS_MAX)
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
-        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem))
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem) || lieni_buf_kept(bufs[i]))
             return LIEN_EINVAL;
         for (size_t j = 0; j < i; j++) {
             if (bufs[j] == bufs[i])
@@ -89,13 +89,17 @@ static bool lent(const lien_space *space)
 static int take_bufs(lien_space *space)
 {
     int rc = space->free_wanted ? LIEN_EINVAL : refusal(space);
+    uint64_t len = 0; // the application may have changed lengths
     for (uint32_t i = 0; rc == 0 && i < space->n; i++) {
         rc = lieni_buf_take(space->bufs[i]);
+        len += lien_buf_len(space->bufs[i]);
         if (rc == 0)
             continue;
         while (i > 0)
             lieni_buf_give(space->bufs[--i]);
     }
+    if (rc == 0)
+        space->len = len;
     return rc;
 }
 
@@ -192,6 +196,8 @@ int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space
 {
     if (!ctx || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     int rc = lieni_target_open(ctx, bufs, n, space);
     lieni_ctx_unlock(ctx);
@@ -200,13 +206,15 @@ int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space
 
 uint64_t lien_space_len(const lien_space *space)
 {
-    return space ? space->len : 0;
+    return space && !lieni_ctx_forked(space->ctx) ? space->len : 0;
 }
 
 int lien_space_buf(lien_space *space, size_t i, lien_buf **buf)
 {
     if (!space || !buf)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(space->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(space->ctx);
     int rc = refusal(space);
     if (rc == 0 && i >= space->n)
@@ -221,6 +229,8 @@ int lien_space_take(lien_space *space, lien_buf **bufs, size_t n)
 {
     if (!space || (!bufs && n > 0))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(space->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(space->ctx);
     int rc = lieni_target_take(space, bufs, n);
     lieni_ctx_unlock(space->ctx);
@@ -231,6 +241,8 @@ int lien_space_wait(lien_space *space, uint32_t timeout_ms)
 {
     if (!space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(space->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = space->ctx;
     lieni_ctx_lock(ctx);
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
@@ -249,8 +261,10 @@ void lien_space_free(lien_space **slot)
         return;
     lien_space *space = *slot;
     lien_ctx *ctx = space->ctx;
+    *slot = NULL;
+    if (lieni_ctx_forked(ctx))
+        return;
     lieni_ctx_lock(ctx);
     lieni_target_free(space);
-    *slot = NULL;
     lieni_ctx_unlock(ctx);
 }

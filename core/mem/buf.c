@@ -95,6 +95,7 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
     buf->freed = false;
     buf->received = false;
     buf->kept = false;
+    buf->doubt = NULL;
     lieni_list_init(&buf->spare);
     atomic_store_explicit(&buf->len, len, memory_order_relaxed);
     atomic_store_explicit(&buf->state, LIENI_BUF_IDLE, memory_order_relaxed);
@@ -105,6 +106,7 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
 
 void lieni_buf_retire(lien_buf *buf)
 {
+    lieni_buf_trust(buf);
     atomic_store_explicit(&buf->magic, LIENI_BUF_STALE, memory_order_release);
     buf->root->live--;
     lieni_list_append(&buf->root->spare, &buf->spare);
@@ -121,7 +123,7 @@ bool lieni_buf_alive(const lien_buf *buf)
 }
 
 // Takes no lock and logs nothing: the handle's ctx may be gone.
-static int check(const lien_buf *buf)
+int lieni_buf_check(const lien_buf *buf)
 {
     if (!buf || !alive(buf)) {
         return LIEN_EINVAL;
@@ -192,7 +194,7 @@ void lien_buf_free(lien_buf **slot)
     }
     *slot = NULL;
     struct lieni_mem_root *root = buf->root;
-    if (check(buf)) {
+    if (lieni_buf_check(buf)) {
         return;
     }
     lieni_mem_enter(root);
@@ -200,7 +202,7 @@ void lien_buf_free(lien_buf **slot)
         if (!root->orphan)
             (void)lieni_mem_fail(
                 root, LIEN_EBUSY,
-                "buffer %llu belongs to a space or a message: it is not freed by itself",
+                "buffer %llu belongs to a space, a message or a request: it is not freed by itself",
                 (unsigned long long)buf->id);
     } else if (alive(buf)) {
         free_or_defer(buf);
@@ -211,6 +213,11 @@ void lien_buf_free(lien_buf **slot)
 void lieni_buf_keep(lien_buf *buf, bool kept)
 {
     buf->kept = kept;
+}
+
+bool lieni_buf_kept(const lien_buf *buf)
+{
+    return buf->kept;
 }
 
 // -- Lends -----------------------------------------------------------------------------------------
@@ -440,7 +447,7 @@ void lieni_losses_abandon(struct lieni_mem_root *root)
     for (node = lieni_list_first(&root->bufs); node; node = lieni_list_next(&root->bufs, node)) {
         lien_buf *buf = lieni_container(node, lien_buf, all);
         enum lieni_buf_state state = state_of(buf);
-        if (!alive(buf) || state == LIENI_BUF_IDLE || buf->forever) {
+        if (!lieni_buf_alive(buf) || state == LIENI_BUF_IDLE || buf->forever) {
             continue;
         }
         lieni_mem_fail(root, LIEN_ESTATE, "buffer %p is still %s as the context ends; it is kept",
@@ -456,12 +463,12 @@ void lieni_losses_abandon(struct lieni_mem_root *root)
 
 size_t lien_buf_len(const lien_buf *buf)
 {
-    return buf && alive(buf) ? atomic_load_explicit(&buf->len, memory_order_relaxed) : 0;
+    return lieni_buf_check(buf) == 0 ? atomic_load_explicit(&buf->len, memory_order_relaxed) : 0;
 }
 
 size_t lien_buf_capacity(const lien_buf *buf)
 {
-    return buf && alive(buf) ? buf->cap : 0;
+    return lieni_buf_check(buf) == 0 ? buf->cap : 0;
 }
 
 void lieni_buf_trim(lien_buf *buf, size_t len)
@@ -474,7 +481,7 @@ void lieni_buf_trim(lien_buf *buf, size_t len)
 
 int lien_buf_set_len(lien_buf *buf, size_t len)
 {
-    int rc = check(buf);
+    int rc = lieni_buf_check(buf);
     if (rc) {
         return rc;
     }
@@ -497,7 +504,7 @@ int lien_buf_set_len(lien_buf *buf, size_t len)
 
 int lien_buf_data(const lien_buf *buf, const void **data)
 {
-    int rc = check(buf);
+    int rc = lieni_buf_check(buf);
     if (rc || !data) {
         return rc ? rc : LIEN_EINVAL;
     }
@@ -511,7 +518,7 @@ int lien_buf_data(const lien_buf *buf, const void **data)
 
 int lien_buf_mut(lien_buf *buf, void **data)
 {
-    int rc = check(buf);
+    int rc = lieni_buf_check(buf);
     if (rc || !data) {
         return rc ? rc : LIEN_EINVAL;
     }

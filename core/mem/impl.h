@@ -9,6 +9,7 @@
 //   region.c  registrations of chunks, one per domain
 //   buf.c     handles, states, losses
 //   pin.c     what stays mapped and registered for late READs
+//   doubt.c   marks of bytes that nobody vouched for
 //   pool.c    limits, reserve, waiting
 //   guard.c   protection of the application's mapping; guard_report.c the report of a fault
 //   alloc.c   the public ways to wait
@@ -136,13 +137,16 @@ struct lien_buf {
     struct lieni_block *block; // NULL: the application's memory
     struct lieni_node all, spare;
     uint32_t borrows;
-    uint32_t losses;        // records in root.losses
-    struct lieni_loss loss; // the first of them
-    bool forever;           // lost to a domain whose end proved nothing
-    bool freed;             // by its holder, while lent
-    bool received;          // counts against the reserve first
-    bool kept;              // a space or a message owns it: the application only looks at it
-    _Atomic int lender;     // enum lieni_lender; guarded only
+    uint32_t losses;           // records in root.losses
+    struct lieni_loss loss;    // the first of them
+    bool forever;              // lost to a domain whose end proved nothing
+    bool freed;                // by its holder, while lent
+    bool received;             // counts against the reserve first
+    bool kept;                 // a space, a message or a request owns it: the application only looks at it
+    struct lieni_doubt *doubt; // a reference: bytes of its read number doubt_read are in doubt
+    uint64_t doubt_read;
+    size_t doubt_len;   // up to where
+    _Atomic int lender; // enum lieni_lender; guarded only
     _Atomic uint64_t lent_conn, lent_op;
 };
 
@@ -200,7 +204,6 @@ int lieni_mem_done(struct lieni_mem_root *root, int rc);
 // Unmaps at once: at the end of functions called under the lock by others.
 void lieni_mem_reap(struct lieni_mem_root *root);
 bool lieni_mem_forked(const struct lieni_mem_root *root);
-unsigned lieni_fork_generation(void); // forks between the first process and this one
 // Debug builds: the state lock is held (by somebody).
 void lieni_mem_assert_locked(struct lieni_mem_root *root);
 __attribute__((format(printf, 3, 4))) int lieni_mem_fail(struct lieni_mem_root *root, int code,
@@ -237,6 +240,8 @@ void lieni_pins_domain_ended(struct lieni_mem_root *root, struct lieni_domain *d
 void lieni_pins_abandon(struct lieni_mem_root *root);
 
 // buf.c
+// 0, LIEN_EINVAL, LIEN_EFORK. Without the lock.
+int lieni_buf_check(const lien_buf *buf);
 lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, uint8_t *addr,
                         size_t len, size_t cap);
 void lieni_buf_retire(lien_buf *buf);

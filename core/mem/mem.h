@@ -32,6 +32,9 @@ int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root
 // gone; memory that is lent, lost or still registered stays mapped until the process ends.
 void lieni_mem_root_close(struct lieni_mem_root *root);
 
+// Forks between the process that opened the first root and this one. What was made in another generation is the parent's. Any thread.
+unsigned lieni_fork_generation(void);
+
 // What the ctx provides. The root of a ctx (not NULL).
 struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx);
 // Something that a _wait function waits for changed: wakes all of them. Under the state lock.
@@ -76,11 +79,34 @@ int lieni_buf_pin(lien_buf *buf, struct lieni_pin **pin);
 void lieni_pin_end(struct lieni_pin *pin);
 void lieni_pin_lose(struct lieni_pin *pin, struct lieni_domain *domain);
 
+// Doubts: which buffers hold bytes that were read and that nobody vouched for yet (R15). One object a reader (a request), which numbers its reads in the order in which their bytes came; a buffer's mark is
+// the number of the last one into it. A yes vouches for all reads up to `good`: what was asked later covers what came earlier. Counted: the reader's reference, and one a mark.
+struct lieni_doubt {
+    void *reader;        // the lien_request; NULL: it has ended, and nobody will vouch any more
+    uint64_t last, good; // reads whose bytes came; those vouched for
+    bool bad;            // the answer was no, or none came: `good` grows no more
+    unsigned refs;
+};
+// NULL: no memory.
+struct lieni_doubt *lieni_doubt_new(void *reader);
+void lieni_doubt_unref(struct lieni_doubt *doubt);
+// Bytes of read `doubt->last` are in it: a mark in place of the one it has.
+void lieni_buf_doubt(lien_buf *buf, struct lieni_doubt *doubt);
+// All bytes that were in doubt are replaced by good ones.
+void lieni_buf_trust(lien_buf *buf);
+// What it is marked with, or NULL: nobody has to vouch for its bytes.
+struct lieni_doubt *lieni_buf_doubt_of(lien_buf *buf);
+// Bytes from its beginning on, some of which are in doubt.
+size_t lieni_buf_doubt_len(const lien_buf *buf);
+// May these bytes leave by a way that checks what `own` (or NULL) stands for and nothing else? 0, LIEN_EUNVERIFIED.
+int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_doubt *own);
+
 // For a holder of a borrow: whether the buffer is freed when its last lend ends. Returns what it was before.
 bool lieni_buf_set_freed(lien_buf *buf, bool freed);
 
-// A space or a message owns the handle while `kept`: lien_buf_free() of what was given out to look at has no effect, and is logged.
+// A space, a message or a request owns the handle while `kept`: lien_buf_free() of what was given out to look at has no effect, and is logged; nothing else may take it over (R6).
 void lieni_buf_keep(lien_buf *buf, bool kept);
+bool lieni_buf_kept(const lien_buf *buf);
 
 // Whether a pool is of this root, and what it may hold at most.
 bool lieni_pool_in_ctx(const lien_pool *pool, const struct lieni_mem_root *root);

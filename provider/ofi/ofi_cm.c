@@ -123,6 +123,9 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
     rc = fi_cq_open(domain->domain, &cq_attr, &ep->cq, NULL);
     if (rc != 0)
         return failed(ep, "fi_cq_open", rc);
+    // What providers offer by default (tcp: 256) may be fewer than the credits that were promised.
+    if (info->rx_attr->size < ep->cm.n_recvs)
+        info->rx_attr->size = ep->cm.n_recvs;
     rc = fi_endpoint(domain->domain, info, &ep->ep, NULL);
     if (rc != 0)
         return failed(ep, "fi_endpoint", rc);

@@ -54,6 +54,7 @@ struct sim_op {
     size_t len;
     bool lent, engine, entry_made;
     bool filled;                      // all bytes are there, a success is on its way
+    bool validated;                   // READ whose bytes nobody believes before their owner said so
     uint64_t remote_addr, remote_key; // READ
     const uint8_t *src;               // READ, once accepted
     struct lieni_mr *src_mr;

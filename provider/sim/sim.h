@@ -155,10 +155,16 @@ void lieni_shadow_app_owns(struct lieni_sim_world *world, const void *addr, size
 void lieni_shadow_app_gives(struct lieni_sim_world *world, const void *addr, size_t len);
 // It lent owned memory as the target of a read: only DMA writes, until lieni_shadow_app_owns.
 void lieni_shadow_app_lends_target(struct lieni_sim_world *world, const void *addr, size_t len);
+// The same as the target of a read that is validated (of a call's read space): its READs may fetch bytes that are their owner's again, since nobody believes what they bring
+// before the owner said so. The shadow judges what they write, not what they fetch.
+void lieni_shadow_app_lends_target_validated(struct lieni_sim_world *world, const void *addr,
+                                             size_t len);
 // It lent owned memory as a source: nobody writes. Counts; undone one by one by lieni_shadow_app_source_back, the last of which has the effect of
 // lieni_shadow_app_owns. A driver may free (give) a lent source: then it hears no more of it, and must not call source_back.
 void lieni_shadow_app_lends_source(struct lieni_sim_world *world, const void *addr, size_t len);
 void lieni_shadow_app_source_back(struct lieni_sim_world *world, const void *addr, size_t len);
+// Memory of its own is unregistered and released: as lieni_shadow_app_owns, and no READ at all may still fetch from there (R9), validated or not.
+void lieni_shadow_app_unregistered(struct lieni_sim_world *world, const void *addr, size_t len);
 // A released status of LIEN_EQUARANTINED: not the application's, nor expected back. As lieni_shadow_app_gives.
 void lieni_shadow_app_lost(struct lieni_sim_world *world, const void *addr, size_t len);
 

@@ -278,7 +278,7 @@ static inline void close_ctx(unsigned i)
 }
 
 // Closes all, and nothing is left.
-static inline void finish(void)
+static inline void finish_all(void)
 {
     if (set->channel)
         cr_assert_eq(lien_channel_close(&set->channel), 0);

@@ -518,6 +518,18 @@ Test(call, bodies_of_each_size, .timeout = 60)
         desk.request[n % 64] = NULL;
         cr_assert(buf_is(lien_request_body(request), i));
         cr_assert_eq(lien_buf_len(lien_request_body(request)), sizes[i]);
+        // It is the request's, to look at: not to be freed, or moved on.
+        lien_buf *looked = lien_request_body(request), *given = looked;
+        lien_space *space;
+        lien_buf_free(&given);
+        cr_assert_eq(lien_space_open(w->ctx[SERVER], &looked, 1, &space), LIEN_EINVAL);
+        cr_assert_eq(lien_request_reply_body(&request, 0, NULL, 0, &looked, 1), LIEN_EINVAL);
+        cr_assert(looked == lien_request_body(request) && buf_is(looked, i));
+        if (i % 2) { // until it is taken out
+            cr_assert_eq(lien_request_take_body(request, &looked), 0);
+            cr_assert_eq(lien_request_take_body(request, &given), LIEN_ENOTFOUND);
+            lien_buf_free(&looked);
+        }
         lien_buf *answer = buf_new(w, SERVER, sizes[i], 100 + i);
         lien_buf *too_large[2] = {answer, buf_new(w, SERVER, 1, 0)};
         cr_assert_eq(lien_request_reply_body(&request, 0, NULL, 0, too_large, 2), LIEN_EMSGSIZE);

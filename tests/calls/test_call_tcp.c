@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls over libfabric tcp, with the server in a process of its own and threads of the library on both sides. The handler "test/turn" reads the caller's buffers, changes
-// them in place and writes them back; "test/call" calls its client back; "test/sleep" keeps its request.
+// them in place and writes them back, in each mode of validation; "test/carry" passes them on to its client; "test/call" calls its client back; "test/keep" keeps its request.
 
 #include <poll.h>
 #include <pthread.h>
@@ -52,26 +52,130 @@ static void echo(lien_request *request, lien_conn *conn, void *arg)
     CHECK_RC(lien_request_reply(&request, 0, data, len), 0);
 }
 
-static void turn(lien_request *request, lien_conn *conn, void *arg)
+// Its call has ended, or its connection: whatever it did not say.
+static void check_ended(lien_request *request, int status)
+{
+    CHECK(status == LIEN_ECANCELED || status == LIEN_ESTALE || status == LIEN_EUNVERIFIED);
+    CHECK(status == LIEN_ESTALE || lien_request_cancelled(request));
+}
+
+// Four reads of a quarter each, which share what they can.
+static int read_batch(lien_request *request, lien_space *space, size_t len)
+{
+    lien_op op[4];
+    lien_transfer_opts opts;
+    lien_transfer_opts_init(&opts);
+    for (size_t i = 0; i < 4; i++) {
+        op[i] = (lien_op){.src = len * i / 4, .dst = len * i / 4};
+        op[i].len = len * (i + 1) / 4 - op[i].src;
+    }
+    opts.ops = op;
+    opts.n_ops = 4;
+    return lien_request_read_wait(request, space, &opts);
+}
+
+// The caller's bytes in *buf, or why not. `flags`: LIEN_UNVERIFIED.
+static int fetch(lien_request *request, bool batch, unsigned flags, lien_buf **buf)
 {
     size_t len = (size_t)lien_request_read_len(request);
-    lien_buf *buf;
     lien_space *space;
+    lien_transfer_opts opts;
+    lien_transfer_opts_init(&opts);
+    opts.flags = flags;
+    CHECK_RC(lien_pool_alloc(pool, len, buf), 0);
+    CHECK_RC(lien_space_open(ctx, buf, 1, &space), 0);
+    int rc = batch ? read_batch(request, space, len)
+                   : lien_request_read_wait(request, space, &opts);
+    if (rc == 0)
+        CHECK_RC(lien_space_take(space, buf, 1), 0);
+    lien_space_free(&space);
+    return rc;
+}
+
+enum mode {
+    PLAIN,
+    BATCHED,
+    OVERLAPPED,
+    DEFERRED
+};
+static const enum mode modes[] = {PLAIN, BATCHED, OVERLAPPED, DEFERRED};
+
+// The bytes are vouched for: so they are those that every caller here lends.
+static void check_good(const uint8_t *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        CHECK(data[i] == (uint8_t)(pattern(i, 3) ^ 0x5au));
+}
+
+static void turn(lien_request *request, lien_conn *conn, void *arg)
+{
+    const enum mode mode = *(const enum mode *)arg;
+    size_t len = (size_t)lien_request_read_len(request);
+    lien_buf *buf;
     void *data;
     (void)conn;
-    (void)arg;
-    CHECK_RC(lien_pool_alloc(pool, len, &buf), 0);
-    lien_buf *slot = buf;
-    CHECK_RC(lien_space_open(ctx, &slot, 1, &space), 0);
-    CHECK_RC(lien_request_read_wait(request, space, NULL), 0);
-    CHECK_RC(lien_space_take(space, &buf, 1), 0);
-    lien_space_free(&space);
-    CHECK_RC(lien_buf_mut(buf, &data), 0);
-    for (size_t i = 0; i < len; i++)
-        ((uint8_t *)data)[i] ^= 0x5au;
-    CHECK_RC(lien_request_write_wait(request, &buf, 1, NULL), 0);
+    int rc = fetch(request, mode == BATCHED, mode == OVERLAPPED ? LIEN_UNVERIFIED : 0, &buf);
+    if (rc == 0) {
+        CHECK_RC(lien_buf_mut(buf, &data), 0);
+        for (size_t i = 0; i < len; i++)
+            ((uint8_t *)data)[i] ^= 0x5au;
+        if (mode == DEFERRED)
+            CHECK(lien_buf_unverified(buf));
+        if (mode == OVERLAPPED)
+            rc = lien_request_verify_wait(request);
+        if (rc == 0 && mode != DEFERRED) {
+            CHECK(!lien_buf_unverified(buf));
+            check_good(data, len);
+        }
+    }
+    if (rc == 0)
+        rc = lien_request_write_wait(request, &buf, 1, NULL);
+    if (rc == 0)
+        rc = lien_request_reply(&request, 0, "turned", 6);
+    if (rc != 0)
+        check_ended(request, rc);
     lien_buf_free(&buf);
-    CHECK_RC(lien_request_reply(&request, 0, "turned", 6), 0);
+    lien_request_drop(&request);
+}
+
+// What it read goes on to its client, by another call: nothing leaves before the verdict.
+static void carry(lien_request *request, lien_conn *conn, void *arg)
+{
+    lien_buf *buf;
+    lien_call_opts opts;
+    (void)arg;
+    int rc = fetch(request, false, 0, &buf);
+    if (rc == 0) {
+        lien_call_opts_init(&opts);
+        opts.read = &buf;
+        opts.n_read = 1;
+        rc = lien_call_start(conn, "client/take", NULL, 0, &opts, NULL);
+        CHECK(rc == LIEN_EUNVERIFIED || rc == LIEN_EAGAIN || rc == LIEN_ECLOSED);
+        rc = lien_call_wait(conn, "client/take", NULL, 0, &opts, NULL);
+        CHECK(rc != 0 || !lien_buf_unverified(buf));
+    }
+    if (rc == 0)
+        rc = lien_request_reply(&request, 0, "taken", 5);
+    lien_buf_free(&buf);
+    lien_request_drop(&request);
+}
+
+// The client's: it gets nothing but good bytes.
+static void take(lien_request *request, lien_conn *conn, void *arg)
+{
+    size_t len = (size_t)lien_request_read_len(request);
+    const void *data;
+    lien_buf *buf;
+    (void)conn;
+    (void)arg;
+    int rc = fetch(request, false, 0, &buf);
+    if (rc == 0)
+        rc = lien_buf_data(buf, &data);
+    for (size_t i = 0; rc == 0 && i < len; i++)
+        CHECK(((const uint8_t *)data)[i] == pattern(i, 3));
+    lien_buf_free(&buf);
+    lien_request_reply(&request, rc, NULL, 0);
+    lien_request_drop(&request);
 }
 
 static void call_back(lien_request *request, lien_conn *conn, void *arg)
@@ -105,12 +209,21 @@ static void keep(lien_request *request, lien_conn *conn, void *arg)
 static const lien_method server_methods[] = {
     {.name = "test/echo", .handle = echo},
     {.name = "test/inline", .handle = echo, .flags = LIEN_INLINE},
-    {.name = "test/turn", .handle = turn},
+    {.name = "test/turn", .handle = turn, .arg = (void *)(uintptr_t)&modes[PLAIN]},
+    {.name = "test/batch", .handle = turn, .arg = (void *)(uintptr_t)&modes[BATCHED]},
+    {.name = "test/overlap", .handle = turn, .arg = (void *)(uintptr_t)&modes[OVERLAPPED]},
+    {.name = "test/pure",
+     .handle = turn,
+     .arg = (void *)(uintptr_t)&modes[DEFERRED],
+     .flags = LIEN_PURE},
+    {.name = "test/carry", .handle = carry, .flags = LIEN_PURE},
     {.name = "test/call", .handle = call_back},
     {.name = "test/keep", .handle = keep}};
-static const lien_service server_service = {.methods = server_methods, .n_methods = 5};
-static const lien_method client_methods[] = {{.name = "client/echo", .handle = echo}};
-static const lien_service client_service = {.methods = client_methods, .n_methods = 1};
+static const lien_service server_service = {
+    .methods = server_methods, .n_methods = sizeof(server_methods) / sizeof(server_methods[0])};
+static const lien_method client_methods[] = {{.name = "client/echo", .handle = echo},
+                                             {.name = "client/take", .handle = take}};
+static const lien_service client_service = {.methods = client_methods, .n_methods = 2};
 
 static void open_ctx(void)
 {
@@ -163,7 +276,7 @@ static lien_buf *new_buf(size_t len, unsigned seed)
     return buf;
 }
 
-static void turn_round(lien_conn *conn, size_t len)
+static void turn_round(lien_conn *conn, const char *method, size_t len)
 {
     lien_buf *source = new_buf(len, 3), *target = new_buf(len, 4);
     lien_space *space;
@@ -176,7 +289,7 @@ static void turn_round(lien_conn *conn, size_t len)
     opts.read = &source;
     opts.n_read = 1;
     opts.write = space;
-    CHECK_RC(lien_call_wait(conn, "test/turn", NULL, 0, &opts, &reply), 0);
+    CHECK_RC(lien_call_wait(conn, method, NULL, 0, &opts, &reply), 0);
     CHECK_RC(lien_msg_head(reply, &data, &n), 0);
     CHECK(n == 6 && memcmp(data, "turned", 6) == 0);
     lien_msg_free(&reply);
@@ -190,6 +303,72 @@ static void turn_round(lien_conn *conn, size_t len)
     lien_space_free(&space);
     lien_buf_free(&source);
     lien_buf_free(&target);
+}
+
+// Calls that end somewhere in the middle, by a cancel or their deadline, and whose source is written over at once: no byte that was made of what it is then gets into a write space.
+static void reuses(lien_conn *conn, const char *method, unsigned n)
+{
+    const size_t len = 300000;
+    lien_buf *source = new_buf(len, 3);
+    for (unsigned i = 0; i < n; i++) {
+        lien_buf *target = new_buf(len, 4);
+        lien_space *space;
+        lien_call *call;
+        void *data;
+        const void *got;
+        CHECK_RC(lien_buf_mut(source, &data), 0);
+        for (size_t j = 0; j < len; j++)
+            ((uint8_t *)data)[j] = pattern(j, 3);
+        CHECK_RC(lien_space_open(ctx, &target, 1, &space), 0);
+        lien_call_opts opts;
+        lien_call_opts_init(&opts);
+        opts.read = &source;
+        opts.n_read = 1;
+        opts.write = space;
+        opts.timeout_ms = i % 2 ? 1 + i % 5 : 10000;
+        int rc;
+        while ((rc = lien_call_start(conn, method, NULL, 0, &opts, &call)) == LIEN_EAGAIN)
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        CHECK_RC(rc, 0);
+        if (i % 2) { // its deadline ends it
+            while (lien_buf_mut(source, &data) == LIEN_EBUSY)
+                nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        } else {
+            nanosleep(&(struct timespec){.tv_nsec = 50000L * (long)i}, NULL);
+        }
+        CHECK_RC(lien_call_close(&call), 0);
+        CHECK_RC(lien_buf_mut(source, &data), 0);
+        memset(data, 0xee, len);
+        CHECK_RC(lien_space_wait(space, 20000), 0);
+        CHECK_RC(lien_space_take(space, &target, 1), 0);
+        CHECK_RC(lien_buf_data(target, &got), 0);
+        for (size_t j = 0; j < len; j++) {
+            uint8_t byte = ((const uint8_t *)got)[j];
+            CHECK(byte == (uint8_t)(pattern(j, 3) ^ 0x5au) || byte == pattern(j, 4));
+        }
+        lien_space_free(&space);
+        lien_buf_free(&target);
+    }
+    lien_buf_free(&source);
+}
+
+static void validation(lien_conn *conn)
+{
+    static const char *const methods[] = {"test/turn", "test/batch", "test/overlap", "test/pure"};
+    for (unsigned i = 0; i < 4; i++) {
+        turn_round(conn, methods[i], 1);
+        turn_round(conn, methods[i], 3u << 20);
+        reuses(conn, methods[i], 60);
+    }
+    lien_buf *source = new_buf(200000, 3);
+    lien_call_opts opts;
+    lien_call_opts_init(&opts);
+    opts.read = &source;
+    opts.n_read = 1;
+    for (unsigned i = 0; i < 20; i++)
+        CHECK_RC(lien_call_wait(conn, "test/carry", NULL, 0, &opts, NULL), 0);
+    lien_buf_free(&source);
+    reuses(conn, "test/carry", 60);
 }
 
 static void echoes(lien_conn *conn, const char *method, unsigned n)
@@ -248,8 +427,9 @@ static void run(const char *address)
     echoes(conn, "test/inline", 100);
     CHECK_RC(lien_call_wait(conn, "test/none", NULL, 0, NULL, NULL), LIEN_ENOTFOUND);
     for (size_t len = 1; len <= 16u << 20; len = len * 7 + 1)
-        turn_round(conn, len);
-    turn_round(conn, 16u << 20);
+        turn_round(conn, "test/turn", len);
+    turn_round(conn, "test/turn", 16u << 20);
+    validation(conn);
     for (unsigned i = 0; i < 20; i++)
         CHECK_RC(lien_call_wait(conn, "test/call", NULL, 0, NULL, NULL), 0);
     lien_call_opts brief;

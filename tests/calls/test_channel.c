@@ -27,7 +27,7 @@ Test(channel, connects_and_calls)
     go(60000); // an idle channel stays as it is
     cr_assert_eq(info().attempts, 1);
     cr_assert_eq(set->n_events, 1);
-    finish();
+    finish_all();
 }
 
 // The dead ones are passed over in the first round, without a wait.
@@ -43,7 +43,7 @@ Test(channel, passes_over_dead_addresses)
         cr_assert_str_eq(set->events[i].address, set->address[i]);
     }
     cr_assert_eq(info().failures, 0);
-    finish();
+    finish_all();
 }
 
 // An address that nobody answers at takes the time of one attempt, and one that cannot be parsed none.
@@ -70,7 +70,7 @@ Test(channel, silent_and_malformed_addresses)
     cr_assert_eq(set->events[1].status, LIEN_ETIMEDOUT);
     cr_assert_geq(set->events[1].at - start, 300 * MS);
     cr_assert_lt(set->events[2].at - start, 350 * MS);
-    finish();
+    finish_all();
 }
 
 // The waits of one channel whose only address refuses: wait[i] is between attempt i's end and i + 1's.
@@ -84,7 +84,7 @@ static void waits(uint64_t seed, uint64_t *wait, unsigned n)
     }
     for (unsigned i = 0; i < n; i++)
         wait[i] = set->events[i + 1].at - set->events[i].at;
-    finish();
+    finish_all();
 }
 
 Test(channel, waits_grow_are_bounded_and_spread)
@@ -138,7 +138,7 @@ Test(channel, short_lives_do_not_reset_the_wait)
     set->connected = false;
     cr_assert(until(&set->connected, 250));
     cr_assert_eq(info().failures, 1);
-    finish();
+    finish_all();
 }
 
 // -- The queue --
@@ -187,7 +187,7 @@ Test(channel, queue_is_bounded_and_memory_lent_meanwhile)
     lien_space_free(&space);
     lien_buf_free(&source);
     lien_buf_free(&body);
-    finish();
+    finish_all();
 }
 
 static void add_one(lien_request *request, lien_conn *conn, void *arg);
@@ -288,7 +288,7 @@ Test(channel, memory_lent_in_the_queue_goes_along)
     lien_buf_free(&target);
     go(100);
     cr_assert_eq(lien_pool_close(&server_pool), 0);
-    finish();
+    finish_all();
 }
 
 // Above the credits of the connection calls wait, and go on in order as slots come free.
@@ -309,7 +309,7 @@ Test(channel, waits_for_credit)
         expect(&s[i], 0, 100);
         go(10);
     }
-    finish();
+    finish_all();
 }
 
 Test(channel, cancel_and_deadline)
@@ -348,5 +348,5 @@ Test(channel, cancel_and_deadline)
     cr_assert_leq(lieni_sim_now(set->sim) - start, 72 * MS);
     cr_assert_eq(lien_channel_call_close(&handle), 0);
     lien_buf_free(&source);
-    finish();
+    finish_all();
 }

@@ -39,7 +39,7 @@ Test(channel_end, unsent_call_goes_to_the_next_server)
     cr_assert_eq(lien_buf_mut(body, &data), 0);
     lien_buf_free(&body);
     cr_assert_eq(set->desk[0].n, 0);
-    finish();
+    finish_all();
 }
 
 // It may have run: the caller hears so, and nobody runs it again.
@@ -62,7 +62,7 @@ Test(channel_end, sent_call_is_not_repeated)
     expect(&s, 0, 1000);
     cr_assert_str_eq(info().address, set->address[1]);
     cr_assert_eq(events_of(LIEN_CHANNEL_LOST), 1);
-    finish();
+    finish_all();
 }
 
 // Shedding is the server's answer, not a reason to ask again.
@@ -79,7 +79,7 @@ Test(channel_end, overload_is_told)
     cr_assert_eq(s[1].status, LIEN_EOVERLOAD);
     cr_assert_eq(s[2].status, LIEN_EOVERLOAD);
     cr_assert_eq(info().resent, 0);
-    finish();
+    finish_all();
 }
 
 // -- GOAWAY --
@@ -118,7 +118,7 @@ Test(channel_end, goaway_moves_new_calls)
     cr_assert_eq(set->lost[0], 1); // closed by the channel when idle
     cr_assert_eq(info().conns_old, 0);
     cr_assert_eq(events_of(LIEN_CHANNEL_LOST), 0);
-    finish();
+    finish_all();
 }
 
 // Everybody goes away at once, always: the waits hold, and no connection piles up.
@@ -136,7 +136,7 @@ Test(channel_end, goaway_everywhere_does_not_spin)
     }
     cr_assert_lt(info().attempts, 100);
     cr_assert_gt(info().attempts, 15);
-    finish();
+    finish_all();
 }
 
 // -- The serving side --
@@ -224,7 +224,7 @@ Test(channel_end, listener_drains)
     cr_assert_eq(lien_conn_close(&late.conn), 0);
     go(100);
     cr_assert_eq(set->listeners_drained, 1);
-    finish();
+    finish_all();
 }
 
 // A listener whose last connection is lost while it drains has drained, too; one without any at once.
@@ -245,7 +245,7 @@ Test(channel_end, listener_drains_by_loss)
     cr_assert(until(&set->closed, 5000));
     go(5000);
     cr_assert_eq(set->listeners_drained, 2);
-    finish();
+    finish_all();
 }
 
 // HEARD that nobody asked for, and a second GOAWAY, break the protocol.
@@ -269,7 +269,7 @@ Test(channel_end, unasked_frames_end_the_connection)
         cr_assert_eq(stats.protocol_errors, 1);
         cr_assert_eq(lien_conn_close(&p.conn), 0);
         cr_assert(info().connected); // that connection only
-        finish();
+        finish_all();
     }
 }
 
@@ -317,7 +317,7 @@ Test(channel_end, close_in_each_state)
             cr_assert_eq(s[i].n_done, 1);
         }
         cr_assert_eq(set->n_events, events, "an event after close");
-        finish();
+        finish_all();
     }
 }
 
@@ -345,7 +345,7 @@ Test(channel_end, close_from_a_callback)
     cr_assert(until(&set->closed, 5000));
     cr_assert_eq(closed_in_callback, 0);
     cr_assert(s.released);
-    finish();
+    finish_all();
 }
 
 // The ctx's end takes an open channel along, with calls that wait and run.
@@ -452,7 +452,7 @@ static void soak(uint64_t seed)
         ended_by_loss += lien_errscope(s[i].status) == LIEN_SCOPE_CONN;
         ended_unsent += s[i].status == LIEN_EAGAIN;
     }
-    finish();
+    finish_all();
 }
 
 Test(channel_end, random_faults)

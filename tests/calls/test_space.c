@@ -13,36 +13,14 @@ static struct world *plain(void)
     return world_open(7, NULL, NULL, &service, NULL);
 }
 
-// READs move 16 KiB a ms, so that a test can be in the middle of one.
 static struct world *slow(void)
 {
-    struct lieni_sim_config config;
-    lieni_sim_config_init(&config, LIENI_SIM_TCP);
-    config.chunk = (struct lieni_sim_range){16384, 16384};
-    config.chunk_gap = (struct lieni_sim_range){MS, MS};
-    return world_open(7, &config, NULL, &service, NULL);
+    return world_slow(LIENI_SIM_TCP, &service, NULL);
 }
 
-// A call to the desk, and its request.
 static lien_request *call(struct world *w, const lien_call_opts *opts, lien_call **handle)
 {
-    unsigned n = desk.n;
-    int rc = lien_call_start(w->conn[CLIENT], "test/desk", NULL, 0, opts, handle);
-    cr_assert_eq(rc, 0, "%s", lien_errname(rc));
-    for (unsigned i = 0; i < 100 && desk.n == n; i++)
-        run_ms(w, 1);
-    cr_assert_eq(desk.n, n + 1);
-    lien_request *request = desk.request[n % 64];
-    desk.request[n % 64] = NULL;
-    return request;
-}
-
-static void finish(struct world *w, lien_request **request, struct seen *s, int status)
-{
-    cr_assert_eq(lien_request_reply(request, status, NULL, 0), 0);
-    cr_assert(run_until(w, &s->released, 5000));
-    cr_assert_eq(s->status, status, "%s", lien_errname(s->status));
-    cr_assert_eq(s->released_status, 0);
+    return desk_call(w, &desk, opts, handle);
 }
 
 static const size_t sizes[] = {1, 4095, 65536, 1000001, 16 * MIB};

@@ -70,6 +70,8 @@ static void requests(void)
     REFUSES(LIEN_EINVAL, lien_request_on_cancel, NULL, NULL, NULL);
     REFUSES(LIEN_EINVAL, lien_request_read, NULL, space, &opts);
     REFUSES(LIEN_EINVAL, lien_request_read_wait, NULL, space, &opts);
+    REFUSES(LIEN_EINVAL, lien_request_verify, NULL, NULL, NULL);
+    REFUSES(LIEN_EINVAL, lien_request_verify_wait, NULL);
     REFUSES(LIEN_EINVAL, lien_request_write, NULL, &buf, 1, &opts);
     REFUSES(LIEN_EINVAL, lien_request_write_wait, NULL, &buf, 1, &opts);
     REFUSES(LIEN_EINVAL, lien_request_reply, NULL, 0, NULL, 0);

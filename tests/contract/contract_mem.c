@@ -116,6 +116,12 @@ static void buffers(void)
     REFUSES(LIEN_EINVAL, lien_buf_mut, NULL, &mut);
     REFUSES(LIEN_EINVAL, lien_buf_mut, buf, NULL);
     CHECK(data == UNTOUCHED && mut == UNTOUCHED);
+    ANSWERS(0, lien_buf_unverified, NULL);
+    ANSWERS(0, lien_buf_unverified, buf);
+    REFUSES(LIEN_EINVAL, lien_buf_clear, NULL);
+    ANSWERS(0, lien_buf_clear, buf);
+    CHECK(lien_buf_data(buf, &data) == 0 && ((const char *)data)[99] == 0);
+    CHECK(lien_buf_len(buf) == 100);
     CALLS(lien_buf_free, &buf);
 }
 
@@ -215,6 +221,9 @@ void contract_space(void)
     lien_buf_free(&given);
     CHECK(!given && lien_buf_len(looked) == looked_len &&
           lien_buf_data(looked, &(const void *){NULL}) == 0);
+    lien_space *second = UNTOUCHED;
+    REFUSES(LIEN_EINVAL, lien_space_open, w.a, &looked, 1, &second);
+    CHECK(looked && second == UNTOUCHED);
     REFUSES(LIEN_EINVAL, lien_space_take, NULL, out, 2);
     REFUSES(LIEN_EINVAL, lien_space_take, space, NULL, 2);
     REFUSES(LIEN_ERANGE, lien_space_take, space, out, 0);

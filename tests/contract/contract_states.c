@@ -122,6 +122,7 @@ static void all_busy(struct things *t, lien_buf *inside)
     REFUSES(LIEN_ETIMEDOUT, lien_space_wait, t->space, 1);
     REFUSES(LIEN_EBUSY, lien_buf_data, inside, &data);
     REFUSES(LIEN_EBUSY, lien_buf_mut, inside, &mut);
+    REFUSES(LIEN_EBUSY, lien_buf_clear, inside);
     REFUSES(LIEN_EBUSY, lien_buf_set_len, inside, 1);
     REFUSES(LIEN_EBUSY, lien_space_open, w.a, &slot, 1, &space);
     REFUSES(LIEN_EBUSY, lien_read_start, w.ac, t->token.bytes, t->token.len, t->space, NULL, &read);

@@ -13,7 +13,7 @@ set -uo pipefail
 posters='core/(grant|link|read)\.[ch]'
 raw='\b(struct lieni_(mr|mr_info|key|region)|mr_reg|mr_close|lieni_buf_(addr|region|own_region))\b|\bfid_[a-z]+\b|\bfi_mr_'
 # lien-perf's raw side is libfabric without Lien: that is what it measures against.
-raw_may="^(core/mem/|core/wire\.[ch]|provider/|tools/lien-perf/raw\.c|$posters)"
+raw_may="^(core/mem/|core/wire(_call|_impl)?\.[ch]|provider/|tools/lien-perf/raw\.c|$posters)"
 include='#[[:space:]]*include[[:space:]]*[<"]'
 # Tools that look inside (lieni_add_tool(... INTERNAL)).
 inside='^tools/lien-sim/'

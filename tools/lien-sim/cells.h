@@ -25,6 +25,11 @@ enum fault {
     FAULT_WITHHOLD, // an entry never comes
     FAULT_SPURIOUS, // an entry comes twice, or names nothing
     FAULT_UNPROVEN, // destruction proves nothing
+    // Of calls, counted on open connections only: with any other the calls have ended.
+    FAULT_CALL_CANCEL, // the application cancels a call, or closes its handle
+    FAULT_DEADLINE,    // a call's deadline passed
+    FAULT_DROP,        // a handler drops a request
+    FAULT_GOAWAY,      // the application takes no new calls
     FAULTS
 };
 
@@ -42,6 +47,18 @@ enum cell_state {
     CELL_GRANT_ASKED,
     CELL_BODY_SENT,   // a message with a body is not released yet
     CELL_BODY_COMING, // a message whose body is being read
+    CELL_CALL_RUNNING,
+    CELL_CALL_FETCHING, // its reply's body is being read
+    CELL_CALL_ENDED,    // the peer owes its REPLY
+    CELL_CALL_READING,  // a READ runs into its write space
+    CELL_CALL_SEALED,   // the same, and the call has ended
+    CELL_REQUEST_QUEUED,
+    CELL_REQUEST_LIVE,
+    CELL_REQUEST_REPLYING,  // its writes await their answers
+    CELL_REQUEST_CANCELLED, // the application still holds it
+    CELL_WRITE_OUT,
+    CELL_WRITE_GIVEN_UP, // its source is still lent
+    CELL_READ_PROBING,
     CELL_STATES
 };
 

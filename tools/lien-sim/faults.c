@@ -3,10 +3,11 @@
 // The faults that lien-sim chooses, each counted with the states that it meets. Rare states are met by wishes: a fault and a state are drawn, and as soon as a connection is
 // in that state the fault happens to it. The draw does not look at what was counted, so that a seed stays one schedule.
 
-#include "program.h"
+#include "model.h"
 
 #include <string.h>
 
+#include "core/call.h"
 #include "core/conn.h"
 #include "core/read.h"
 
@@ -131,21 +132,61 @@ void faults_revoke(struct app_grant *g)
         model_grant_close(g);
 }
 
+void faults_call_cancel(struct app_call *c)
+{
+    struct program *p = c->op.p;
+    if (c->conn->conn)
+        cells_note(p->cells, FAULT_CALL_CANCEL, c->conn->conn);
+    if (one_in(p, 2))
+        model_call_cancel(c);
+    else
+        model_call_close(c);
+}
+
+void faults_deadline(struct app_call *c)
+{
+    if (c->conn->conn)
+        cells_note(c->op.p->cells, FAULT_DEADLINE, c->conn->conn);
+}
+
+void faults_drop(struct app_request *r)
+{
+    if (r->conn->conn)
+        cells_note(r->p->cells, FAULT_DROP, r->conn->conn);
+    model_request_drop(r);
+}
+
+void faults_goaway(struct app_conn *c)
+{
+    int err = lien_conn_goaway(c->conn);
+    say(c->p, "goaway", c->number, err);
+    if (err != LIEN_ECLOSED && err != LIEN_EPEERLOST && err != LIEN_EIO && err != LIEN_EPROTO &&
+        err != 0)
+        program_fail(c->p, "lien_conn_goaway answers %s", lien_errname(err));
+    c->goaway = true;
+    cells_note(c->p->cells, FAULT_GOAWAY, c->conn);
+}
+
 // -- Wishes ------------------------------------------------------------------------------------------------------------------------
 
 void faults_wish(struct program *p)
 {
-    static const enum fault faults[] = {FAULT_BREAK,  FAULT_KILL,   FAULT_KILL,  FAULT_VANISH,
-                                        FAULT_VANISH, FAULT_FREEZE, FAULT_CLOSE, FAULT_CANCEL,
-                                        FAULT_CANCEL, FAULT_CANCEL, FAULT_REVOKE};
+    static const enum fault faults[] = {
+        FAULT_BREAK,  FAULT_KILL,        FAULT_KILL,        FAULT_VANISH, FAULT_VANISH,
+        FAULT_FREEZE, FAULT_CLOSE,       FAULT_CANCEL,      FAULT_CANCEL, FAULT_CANCEL,
+        FAULT_REVOKE, FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_DROP,   FAULT_GOAWAY};
     // The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
     static const enum cell_state states[] = {
-        CELL_BOOT,          CELL_BOOT,         CELL_FABRIC,        CELL_FABRIC,
-        CELL_ENDING,        CELL_ENDING,       CELL_ENDING,        CELL_ENDING,
-        CELL_DRAIN,         CELL_DESTROY,      CELL_DESTROY,       CELL_DESTROY,
-        CELL_DESTROY,       CELL_READ_RUNNING, CELL_READ_DRAINING, CELL_READ_DRAINING,
-        CELL_READ_DRAINING, CELL_GRANT_ASKED,  CELL_GRANT_ASKED,   CELL_GRANT_ASKED,
-        CELL_BODY_SENT,     CELL_BODY_COMING,  CELL_BODY_COMING};
+        CELL_BOOT,          CELL_BOOT,           CELL_FABRIC,           CELL_FABRIC,
+        CELL_ENDING,        CELL_ENDING,         CELL_ENDING,           CELL_ENDING,
+        CELL_DRAIN,         CELL_DESTROY,        CELL_DESTROY,          CELL_DESTROY,
+        CELL_DESTROY,       CELL_READ_RUNNING,   CELL_READ_DRAINING,    CELL_READ_DRAINING,
+        CELL_READ_DRAINING, CELL_GRANT_ASKED,    CELL_GRANT_ASKED,      CELL_GRANT_ASKED,
+        CELL_BODY_SENT,     CELL_BODY_COMING,    CELL_BODY_COMING,      CELL_CALL_FETCHING,
+        CELL_CALL_FETCHING, CELL_CALL_ENDED,     CELL_CALL_READING,     CELL_CALL_SEALED,
+        CELL_CALL_SEALED,   CELL_REQUEST_QUEUED, CELL_REQUEST_REPLYING, CELL_REQUEST_REPLYING,
+        CELL_WRITE_OUT,     CELL_WRITE_GIVEN_UP, CELL_WRITE_GIVEN_UP,   CELL_READ_PROBING,
+        CELL_READ_PROBING};
     struct wish w = {.active = true, .moments = 300};
     if (p->wish.active)
         return;
@@ -236,6 +277,39 @@ static bool try_cancel(struct program *p)
     return false;
 }
 
+// Prefers the call itself.
+static bool try_call_cancel(struct program *p)
+{
+    for (struct app_call *c = p->calls; c; c = c->next)
+        if (c->call && c->conn->conn && node_runs(c->conn->node) &&
+            cells_in(c->call->conn, p->wish.state)) {
+            faults_call_cancel(c);
+            return true;
+        }
+    return false;
+}
+
+static bool try_drop(struct program *p)
+{
+    for (struct app_request *r = p->requests; r; r = r->next)
+        if (r->request && r->conn->conn && node_runs(r->conn->node) &&
+            cells_in(r->conn->conn, p->wish.state)) {
+            faults_drop(r);
+            return true;
+        }
+    return false;
+}
+
+static bool try_goaway(struct program *p)
+{
+    for (struct app_conn *c = p->conns; c; c = c->next)
+        if (c->conn && !c->goaway && node_runs(c->node) && cells_in(c->conn, p->wish.state)) {
+            faults_goaway(c);
+            return true;
+        }
+    return false;
+}
+
 static bool try_revoke(struct program *p)
 {
     for (struct app_grant *g = p->grants; g; g = g->next)
@@ -257,6 +331,12 @@ void faults_try(struct program *p)
         met = try_cancel(p);
     else if (p->wish.fault == FAULT_REVOKE)
         met = try_revoke(p);
+    else if (p->wish.fault == FAULT_CALL_CANCEL)
+        met = try_call_cancel(p);
+    else if (p->wish.fault == FAULT_DROP)
+        met = try_drop(p);
+    else if (p->wish.fault == FAULT_GOAWAY)
+        met = try_goaway(p);
     else
         met = try_conns(p);
     if (met || !p->wish.moments--)

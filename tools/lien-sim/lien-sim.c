@@ -25,7 +25,7 @@ struct shared { // with the process of a batch
     bool failed;
     char failure[640];
     struct cells cells;
-    uint64_t reads_verified, bodies_verified, quarantined;
+    struct tally tally;
 };
 
 struct options {
@@ -139,6 +139,16 @@ static int parse(int argc, char **argv, struct options *o)
     return 0;
 }
 
+static void tally_add(struct tally *sum, const struct tally *more)
+{
+    sum->reads += more->reads;
+    sum->bodies += more->bodies;
+    sum->calls += more->calls;
+    sum->spaces += more->spaces;
+    sum->stale += more->stale;
+    sum->quarantined += more->quarantined;
+}
+
 // In the process of a batch.
 static bool run_seed(const struct options *o, uint64_t seed, struct shared *shared)
 {
@@ -152,9 +162,7 @@ static bool run_seed(const struct options *o, uint64_t seed, struct shared *shar
     p->cells = &shared->cells;
     shared->seed = seed;
     bool fine = program_run(p);
-    shared->reads_verified += p->reads_verified;
-    shared->bodies_verified += p->bodies_verified;
-    shared->quarantined += p->quarantined;
+    tally_add(&shared->tally, &p->tally);
     if (!fine) {
         shared->failed = true;
         memcpy(shared->failure, p->failure, sizeof shared->failure);
@@ -240,9 +248,12 @@ int main(int argc, char **argv)
     unsigned low = 0;
     if (o.range)
         low = cells_print(&shared->cells, stdout, o.cell_least);
-    printf("lien-sim: %" PRIu64 " seeds of %u steps in %.1f s; %" PRIu64 " reads and %" PRIu64
-           " bodies verified, %" PRIu64 " lendings quarantined; %" PRIu64 " failed\n",
-           o.last - o.first + 1, o.steps, seconds() - start, shared->reads_verified,
-           shared->bodies_verified, shared->quarantined, failures);
+    const struct tally *t = &shared->tally;
+    printf("lien-sim: %" PRIu64 " seeds of %u steps in %.1f s; verified: %" PRIu64
+           " reads, %" PRIu64 " bodies, %" PRIu64 " calls, %" PRIu64 " write spaces; %" PRIu64
+           " reads of calls not vouched for, %" PRIu64 " lendings quarantined; %" PRIu64
+           " failed\n",
+           o.last - o.first + 1, o.steps, seconds() - start, t->reads, t->bodies, t->calls,
+           t->spaces, t->stale, t->quarantined, failures);
     return failures || low ? 1 : 0;
 }

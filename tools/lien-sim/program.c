@@ -28,7 +28,7 @@ static uint64_t next_timer(const struct app_node *node)
     return node_runs(node) ? lieni_timers_next(&node->ctx->timers) : UINT64_MAX;
 }
 
-static void progress_node(struct program *p, struct app_node *node)
+void program_progress(struct program *p, struct app_node *node)
 {
     for (unsigned i = 0; node_runs(node) && !p->failed; i++) {
         bool due = lieni_sim_node_ready(p->world, node->index) ||
@@ -49,7 +49,7 @@ static void progress_all(struct program *p, bool lazy)
 {
     for (unsigned i = 0; i < p->n_nodes; i++)
         if (!lazy || !one_in(p, 8))
-            progress_node(p, &p->nodes[i]);
+            program_progress(p, &p->nodes[i]);
 }
 
 static void thaw_due(struct program *p)
@@ -140,6 +140,31 @@ static struct app_read *pick_read_running(struct program *p)
     PICK(app_read, p->reads, x->read && !x->op.done && node_runs(x->conn->node));
 }
 
+static struct app_call *pick_call(struct program *p)
+{
+    PICK(app_call, p->calls, x->call && !x->op.done && node_runs(x->conn->node));
+}
+
+static struct app_call *pick_call_handle(struct program *p)
+{
+    PICK(app_call, p->calls, x->call && node_runs(x->conn->node));
+}
+
+static struct app_source *pick_source(struct program *p)
+{
+    PICK(app_source, p->sources, x->borrows && !x->freed && node_runs(x->node));
+}
+
+static struct app_request *pick_request(struct program *p)
+{
+    PICK(app_request, p->requests, x->request && node_runs(x->conn->node));
+}
+
+static struct app_alloc *pick_alloc(struct program *p)
+{
+    PICK(app_alloc, p->allocs, (!x->op.released || x->buf.buf) && node_runs(x->node));
+}
+
 static struct app_msg *pick_msg(struct program *p)
 {
     PICK(app_msg, p->msgs, node_runs(x->node));
@@ -217,6 +242,40 @@ static void do_mem(struct program *p)
         model_mem_new(node);
 }
 
+static void do_alloc(struct program *p)
+{
+    struct app_node *node = pick_node(p);
+    struct app_alloc *a = one_in(p, 2) ? pick_alloc(p) : NULL;
+    if (a)
+        model_alloc_end(a);
+    else if (node)
+        model_alloc(node);
+}
+
+static void do_request(struct program *p)
+{
+    struct app_request *r = pick_request(p);
+    if (r)
+        model_request_act(r);
+}
+
+static void do_call_end(struct program *p)
+{
+    struct app_call *c = one_in(p, 8) ? pick_call_handle(p) : pick_call(p);
+    struct app_source *s = one_in(p, 2) ? pick_source(p) : NULL;
+    if (s)
+        model_poke(s);
+    else if (c)
+        faults_call_cancel(c);
+}
+
+static void do_goaway(struct program *p)
+{
+    struct app_conn *c = pick_usable(p);
+    if (c && !c->goaway)
+        faults_goaway(c);
+}
+
 static void do_stats(struct program *p)
 {
     struct app_node *node = pick_node(p);
@@ -242,6 +301,22 @@ static bool few_conns(const struct program *p)
     for (const struct app_conn *c = p->conns; c; c = c->next)
         open += model_conn_usable(c) && !c->lost;
     return open < 2 * p->n_nodes;
+}
+
+// The calls' half of what is done.
+static void act_calls(struct program *p)
+{
+    uint64_t at = draw(p, 100);
+    if (at < 42)
+        with_conn(p, model_call);
+    else if (at < 80)
+        do_request(p);
+    else if (at < 93)
+        do_call_end(p);
+    else if (at < 95)
+        do_goaway(p);
+    else
+        do_alloc(p);
 }
 
 static void act(struct program *p)
@@ -288,7 +363,12 @@ static void act(struct program *p)
 static void step(struct program *p)
 {
     uint64_t now = lieni_sim_now(p->world);
-    act(p);
+    if (one_in(p, 2))
+        act_calls(p);
+    else
+        act(p);
+    if (p->step % 16 == 0)
+        model_check_deadlines(p, false);
     if (one_in(p, 3))
         return; // two actions at one moment
     if (one_in(p, 40))
@@ -339,12 +419,23 @@ static void log_line(const lien_log_line *line, void *arg)
 
 static void open_node(struct program *p, unsigned i)
 {
-    static const char *const small[] = {
-        "heartbeat_ms=50", "dead_ms=250",       "read_watchdog_ms=400",
-        "drain_ms=20",     "linger_ms=60",      "connect_ms=300",
-        "frame_max=4096",  "message_credits=6", "control_credits=8",
-        "read_piece=4096", "log_level=debug",   "reads_per_nic=6",
-        "grants_conn=32",  "half_open_max=8",   NULL};
+    static const char *const small[] = {"heartbeat_ms=50",
+                                        "dead_ms=250",
+                                        "read_watchdog_ms=400",
+                                        "drain_ms=20",
+                                        "linger_ms=60",
+                                        "connect_ms=300",
+                                        "frame_max=4096",
+                                        "message_credits=6",
+                                        "control_credits=8",
+                                        "read_piece=4096",
+                                        "log_level=debug",
+                                        "reads_per_nic=6",
+                                        "grants_conn=32",
+                                        "half_open_max=8",
+                                        "call_credits=5",
+                                        "requests_max=40",
+                                        NULL};
     static const char *const usual[] = {"dead_ms=1000", "heartbeat_ms=200", "log_level=debug",
                                         NULL};
     struct app_node *node = &p->nodes[i];
@@ -372,7 +463,8 @@ static void open_node(struct program *p, unsigned i)
         return;
     }
     lien_pool_opts_init(&pool);
-    pool.limit = 64u << 20;
+    pool.limit = p->small_pools ? 768u << 10 : 64u << 20;
+    calls_service(node);
     err = lien_pool_open(node->ctx, &pool, &node->pool);
     if (err)
         program_fail(p, "opening a pool answers %s", lien_errname(err));
@@ -402,6 +494,9 @@ static bool setup(struct program *p)
     p->n_nodes = !one_in(p, 3) ? NODES_MAX : 2 + (unsigned)draw(p, NODES_MAX - 1);
     draw_faults(p->world, p->kind);
     p->short_release = one_in(p, 5);
+    p->small_pools = one_in(p, 6);
+    p->pool_of_conn = one_in(p, 3);
+    p->revocable = one_in(p, 4);
     for (unsigned i = 0; i < p->n_nodes && !p->failed; i++)
         open_node(p, i);
     return !p->failed;
@@ -419,6 +514,9 @@ static void close_everything(struct program *p)
         node->frozen = node->dead = false; // dead ones are only closed, their NICs stay dead
         model_listener_close(node);
     }
+    for (struct app_request *r = p->requests; r; r = r->next)
+        if (r->request && one_in(p, 2))
+            model_request_drop(r);
     for (struct app_conn *c = p->conns; c; c = c->next) {
         faults_close(c);
         if (one_in(p, 3))
@@ -430,13 +528,23 @@ static void close_everything(struct program *p)
         model_read_close(r);
     while (p->msgs)
         model_msg_free(p->msgs);
+    for (struct app_call *c = p->calls; c; c = c->next)
+        model_call_close(c);
     for (struct app_mem *m = p->mems; m; m = m->next)
         model_mem_unregister(m);
 }
 
-// Connections that were accepted after the closing began are closed too.
+// Connections that were accepted after the closing began are closed too, and what was kept is freed.
 static void close_late(struct program *p)
 {
+    for (struct app_request *r = p->requests; r; r = r->next)
+        if (r->request)
+            model_request_drop(r);
+    for (struct app_source *s = p->sources; s; s = s->next)
+        if (!s->borrows)
+            model_source_free(s);
+    for (struct app_alloc *a = p->allocs; a; a = a->next)
+        model_alloc_end(a);
     for (struct app_conn *c = p->conns; c; c = c->next)
         model_conn_close(c);
     while (p->msgs)
@@ -487,12 +595,14 @@ static bool conns_gone(const struct program *p)
 static void finish(struct program *p)
 {
     close_everything(p);
+    close_late(p);
     uint64_t limit = lieni_sim_now(p->world) + 120000 * MS;
     while (!p->failed && !(model_quiet(p) && conns_gone(p)) && lieni_sim_now(p->world) < limit) {
         run_world(p, lieni_sim_now(p->world) + 100 * MS, UINT32_MAX);
         lieni_sim_advance(p->world, lieni_sim_now(p->world) + MS);
         close_late(p);
     }
+    close_late(p);
     model_check_end(p, false);
     // A while longer: nothing may come any more, and late writes still may.
     run_world(p, lieni_sim_now(p->world) + 20000 * MS, UINT32_MAX);

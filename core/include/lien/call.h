@@ -8,6 +8,9 @@
 //    buffers are writable again by then; the write space comes back on evidence: at once if nothing runs into it, else when that transfer's end is proved.
 //  - The handler reads into buffers of its own, and the bytes are good only if on_done says 0: by then the caller has confirmed that the call still lived
 //    when all of them had been read. LIEN_ESTALE: do not believe them.
+//  - That costs a round trip. A handler may work on the bytes meanwhile (LIEN_UNVERIFIED), and one that does nothing but read, compute, write into its call and reply need not ask at all (LIEN_PURE):
+//    the caller takes the writes and the reply of a live call only. Until somebody vouched for them such bytes may be stale, torn or hostile; and what would carry them to anybody
+//    else (a call, a message, a grant, a write or a reply of another request) answers LIEN_EUNVERIFIED; blocking twins wait for the verdict first.
 // Since 0.1, all of it.
 
 #ifndef LIEN_CALL_H
@@ -22,6 +25,12 @@ extern "C" {
 // Bytes of the longest name of a method.
 #define LIEN_METHOD_MAX 255
 
+// Flag of a method: its handler has no effect but writes into its call and its reply, so these are the check of what it read. Its reads are done when the bytes are there, unverified, and
+// nobody is asked unless lien_request_verify() does.
+#define LIEN_PURE (1u << 1)
+// Flag of a read: done when the bytes are there, unverified; the caller is being asked by then, and lien_request_verify() tells the verdict.
+#define LIEN_UNVERIFIED (1u << 0)
+
 typedef struct lien_call lien_call;       // a call of ours, running or ended
 typedef struct lien_request lien_request; // a call of the peer's, until it is answered or dropped
 
@@ -34,7 +43,7 @@ typedef struct lien_method {
     const char *name; // "service/method" by custom; 1 .. LIEN_METHOD_MAX bytes
     void (*handle)(lien_request *request, lien_conn *conn, void *arg);
     void *arg;
-    unsigned flags; // LIEN_INLINE
+    unsigned flags; // LIEN_INLINE, LIEN_PURE
 } lien_method;
 
 // What a connection serves (field `service` of lien_conn_opts). It and all it points to must live unchanged until the connection's on_closed, or until the ctx is closed.
@@ -67,6 +76,7 @@ typedef struct lien_transfer_opts {
     const lien_op *ops; // 0 .. LIEN_OPS_MAX, copied; NULL: the whole source to offset 0
     size_t n_ops;
     uint32_t timeout_ms; // until on_done(LIEN_ETIMEDOUT); default: the request's deadline
+    unsigned flags;      // of a read: LIEN_UNVERIFIED
     void (*on_done)(void *arg, int status);
     void (*on_released)(void *arg, int status);
     void *arg;
@@ -80,15 +90,26 @@ static inline void lien_transfer_opts_init(lien_transfer_opts *opts)
 // Reads from the caller's read space into `space`, which is lent until on_released. on_done(0): all bytes are here, and the call still lived when they were. LIEN_ESTALE: they may be
 // anything. LIEN_ECANCELED: the call ended, or the request did. Errors of the start: LIEN_ERANGE (an op outside a space, or there is no read space), LIEN_EOVERLAP, LIEN_EBUSY (`space` is
 // lent), LIEN_ECANCELED, LIEN_ELIMIT. Callbacks run on the request's strand. Never blocks.
+// With LIEN_UNVERIFIED, and in a method that is LIEN_PURE, on_done(0) says that the bytes are here, and nothing more; the buffers that got some are marked (lien_buf_unverified()). LIEN_EUNVERIFIED: a
+// buffer has such bytes of another request, and the read would replace only a part of them.
 LIEN_API int lien_request_read(lien_request *request, lien_space *space,
                                const lien_transfer_opts *opts);
 // Blocking twin: returns when the space is settled. LIEN_EQUARANTINED: it is not yours.
 LIEN_API int lien_request_read_wait(lien_request *request, lien_space *space,
                                     const lien_transfer_opts *opts);
 
+// Asks for the verdict on all that reads of this request brought so far. `fn` runs once, on the request's strand: 0: the call lived when they had all been read, so the bytes are the caller's, and no
+// longer marked. LIEN_ESTALE: they may be anything (the call had ended, or no answer came in time: the request's deadline, at most 5 s). LIEN_ECANCELED: the call ended, or the request did. At once when
+// nothing waits for a verdict. A read that is not done yet is not asked for. `fn` NULL: only asks. Errors of the start: LIEN_ECANCELED, LIEN_ENOMEM. Never blocks.
+LIEN_API int lien_request_verify(lien_request *request, void (*fn)(void *arg, int status),
+                                 void *arg);
+// Blocking twin.
+LIEN_API int lien_request_verify_wait(lien_request *request);
+
 // Writes `n` buffers (1 .. LIEN_BUFS_MAX) into the caller's write space: the caller READs them. They stay readable and are not writable until on_released, which is the caller's release. on_done(0): the
 // bytes are in the caller's space. LIEN_EBUSY: another write of this call was running. LIEN_ETIMEDOUT and LIEN_ECANCELED give the write up: bytes may still arrive, so the request can then only
-// fail. Errors of the start: LIEN_ERANGE, LIEN_EOVERLAP, LIEN_EBUSY (a buffer is under a read), LIEN_ECANCELED, LIEN_ESTATE (a write was given up), LIEN_ELIMIT. Never blocks.
+// fail. Errors of the start: LIEN_ERANGE, LIEN_EOVERLAP, LIEN_EBUSY (a buffer is under a read), LIEN_ECANCELED, LIEN_ESTATE (a write was given up), LIEN_ELIMIT,
+// LIEN_EUNVERIFIED (of another request: those of this one are checked by the caller's taking the write). Never blocks.
 LIEN_API int lien_request_write(lien_request *request, lien_buf *const *bufs, size_t n,
                                 const lien_transfer_opts *opts);
 // Blocking twin: returns when done; the buffers are released soon after (lien_buf_mut() tells).
@@ -100,7 +121,7 @@ LIEN_API int lien_request_write_wait(lien_request *request, lien_buf *const *buf
 // info.eager_max of lien_conn_info(). On error the request stays.
 LIEN_API int lien_request_reply(lien_request **request, int status, const void *data, size_t len);
 // The same with a body of `n` buffers (1 .. LIEN_BUFS_MAX), which the caller READs into the memory it reserved. Moves the buffers and stores NULL in each slot: they are freed when the caller has
-// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. On error nothing is moved.
+// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. LIEN_EUNVERIFIED: as for a write. LIEN_EINVAL: one belongs to a space, a message or a request (take it out first). On error nothing is moved.
 LIEN_API int lien_request_reply_body(lien_request **request, int status, const void *data,
                                      size_t len, lien_buf **bufs, size_t n);
 // Gives it up; the caller gets LIEN_ECANCELED. Stores NULL.
@@ -137,7 +158,7 @@ static inline void lien_call_opts_init(lien_call_opts *opts)
 
 // Starts a call with `len` bytes of arguments, copied (with spaces of few buffers up to info.eager_max of lien_conn_info() fit). Lends both spaces. `call` may be NULL. LIEN_EAGAIN: no credit, or all
 // call credits are taken; retry after on_writable. LIEN_EMSGSIZE. LIEN_EBUSY: a buffer or the write space is lent. LIEN_EOVERLOAD: the peer takes no new calls. LIEN_ENOTSUP: the peer takes no
-// calls at all. LIEN_ELIMIT: option grants_conn. Never blocks.
+// calls at all. LIEN_ELIMIT: option grants_conn. LIEN_EUNVERIFIED: a buffer of the read space or the body holds bytes that a request read and nobody vouched for. Never blocks.
 LIEN_API int lien_call_start(lien_conn *conn, const char *method, const void *args, size_t len,
                              const lien_call_opts *opts, lien_call **call);
 // Ends it with LIEN_ECANCELED unless it ended. The read space's buffers are writable when this returns. No effect afterwards.

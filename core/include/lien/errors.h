@@ -51,7 +51,8 @@ extern "C" {
     X(-27, ESYS, DEVICE, "a system call failed")                                                \
     X(-28, ENOTFOUND, CALL, "no such object")                                                   \
     X(-29, ESTATE, BUG, "not in this state")                                                    \
-    X(-30, EREGISTER, DEVICE, "the provider refused to register memory")
+    X(-30, EREGISTER, DEVICE, "the provider refused to register memory")                        \
+    X(-31, EUNVERIFIED, CALL, "the bytes were read and not verified: they may not leave")
 // clang-format on
 
 typedef enum lien_error {

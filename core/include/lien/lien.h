@@ -15,6 +15,8 @@
 //  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults. A size that no
 //    version has is LIEN_EINVAL; a field set that this library does not know yet is LIEN_ENOTSUP; an unknown flag is LIEN_EINVAL.
 //  - A NULL pointer where an object, an output or bytes are needed is LIEN_EINVAL, and so is an object of another ctx. What is refused changes nothing.
+//  - In a forked child every object belongs to the parent: a function that takes one answers LIEN_EFORK, one that returns no code answers as for NULL, and nothing is freed. A new ctx may be
+//    opened there. A callback in which the process forked must not return in the child: exec or _exit.
 //  - Times are milliseconds. As an argument of a _wait function 0 asks without waiting; in an
 //    options struct it means the default named at the field. LIEN_FOREVER waits without limit.
 // Since 0.1, all of it.
@@ -247,6 +249,13 @@ LIEN_API int lien_buf_data(const lien_buf *buf, const void **data);
 // The bytes, for writing. LIEN_EBUSY: lent in any way, a peer may be reading it. LIEN_EQUARANTINED.
 LIEN_API int lien_buf_mut(lien_buf *buf, void **data);
 
+// Whether some of the bytes were read by a request that did not wait for the verdict on them (lien/call.h, LIEN_UNVERIFIED), and nobody vouched for them since. They may be looked at, as bytes that
+// may be stale, torn, or made by an enemy; whatever would lend them to a peer answers LIEN_EUNVERIFIED. Ends by a verdict of yes, by reads that replace all of them, by lien_buf_clear() and by
+// freeing, and by nothing else: not by the end of the request, nor by writing over them through lien_buf_mut().
+LIEN_API bool lien_buf_unverified(const lien_buf *buf);
+// Zeroes the whole capacity, and with it ends what lien_buf_unverified() tells. LIEN_EBUSY: lent. LIEN_EQUARANTINED. Takes as long as the zeroing.
+LIEN_API int lien_buf_clear(lien_buf *buf);
+
 typedef struct lien_mem_opts {
     size_t size;
     void (*on_released)(
@@ -264,7 +273,8 @@ static inline void lien_mem_opts_init(lien_mem_opts *opts)
 // domain; its failure shows as LIEN_EREGISTER where the memory is first used.
 LIEN_API int lien_mem_register(lien_ctx *ctx, void *addr, size_t len, const lien_mem_opts *opts,
                                lien_mem **mem);
-// A buffer over a part of it. LIEN_ERANGE. LIEN_ESTATE: being unregistered. Buffers of one lien_mem may overlap; it is up to the application what that means.
+// A buffer over a part of it. LIEN_ERANGE. LIEN_ESTATE: being unregistered. Buffers of one lien_mem may overlap; it is up to the application what that means:
+// lien_buf_unverified() knows what was read into a buffer, not what was read into another one over the same bytes.
 LIEN_API int lien_mem_buf(lien_mem *mem, size_t offset, size_t len, lien_buf **buf);
 // Stores NULL. on_released runs once no buffer of it is held or lent any more. LIEN_ESTATE: already under way. Never blocks.
 LIEN_API int lien_mem_unregister(lien_mem **mem);
@@ -275,7 +285,7 @@ LIEN_API int lien_mem_unregister_wait(lien_mem **mem, uint32_t timeout_ms);
 // -- Space: the target of a read ---------------------------------------------------------------------------------------------------
 
 // Moves `n` buffers (1 .. LIEN_BUFS_MAX) into a space and stores NULL in each slot: seen as one run of bytes in that order. LIEN_EBUSY: one of
-// them is lent. LIEN_EINVAL: a NULL slot or one buffer twice. On error no slot changes.
+// them is lent. LIEN_EINVAL: a NULL slot, one buffer twice, or one that belongs to a space, a message or a request. On error no slot changes.
 LIEN_API int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space);
 // Sum of the buffers' lengths.
 LIEN_API uint64_t lien_space_len(const lien_space *space);
