@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls, both sides. call.c: calls of ours (their life, their spaces, replies); call_write.c: the peer's WRITEs into a write space of ours; request.c: calls of the
-// peer's; request_io.c: reads and writes of their handlers; probe.c: validation, both sides; verify.c: bytes that are used before their verdict.
+// peer's; request_io.c: reads and writes of their handlers; probe.c: validation, both sides; verify.c: bytes that are used before their verdict;
+// goaway.c: GOAWAY, both sides.
 //
 // Slots. A call of ours takes one of conn->calls.max slots until its REPLY came and the reply's receive is free again: that is the reservation of R22. Exactly one REPLY comes for each CALL, a
 // cancelled one too, so nothing is left of a cancelled call. An id has the slot's generation and is never used again.

@@ -412,6 +412,8 @@ int lien_channel_open(lien_ctx *ctx, const char *const *addresses, size_t n,
 {
     if (!ctx || !addresses || n == 0 || n > LIEN_ADDRESSES_MAX || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     struct lien_channel *channel = calloc(1, sizeof(*channel));
     if (!channel)
         return LIEN_ENOMEM;
@@ -454,6 +456,8 @@ int lien_channel_close(lien_channel **slot)
         return LIEN_EINVAL;
     struct lien_channel *channel = *slot;
     lien_ctx *ctx = channel->ctx;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     *slot = NULL;
     lieni_channel_close_locked(channel);
@@ -467,6 +471,8 @@ int lien_channel_close_wait(lien_channel **slot, uint32_t timeout_ms)
         return LIEN_EINVAL;
     struct lien_channel *channel = *slot;
     lien_ctx *ctx = channel->ctx;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     int rc = lieni_ctx_outside(ctx);
     if (rc != 0)
         return rc;
@@ -489,6 +495,8 @@ int lien_channel_info_get(lien_channel *channel, lien_channel_info *info)
 {
     if (!channel || !info || info->size < sizeof(info->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(channel->ctx))
+        return LIEN_EFORK;
     lien_channel_info now = {.size = info->size};
     lieni_ctx_lock(channel->ctx);
     now.connected = channel->state == LIENI_CHANNEL_OPEN;

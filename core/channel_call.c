@@ -10,6 +10,7 @@
 
 #include "core/message.h"
 #include "core/target.h"
+#include "core/verify.h"
 
 #define TO(state) (1u << (state))
 
@@ -371,6 +372,8 @@ int lien_channel_call_start(lien_channel *channel, const char *method, const voi
     lien_call_opts full;
     if (!channel || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(channel->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -393,6 +396,8 @@ int lien_channel_call_cancel(lien_channel_call *call)
     if (!call)
         return LIEN_EINVAL;
     lien_ctx *ctx = call->channel->ctx;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     cancel(call, LIEN_ECANCELED);
     lieni_ctx_unlock(ctx);
@@ -405,6 +410,8 @@ int lien_channel_call_close(lien_channel_call **slot)
         return LIEN_EINVAL;
     struct lien_channel_call *call = *slot;
     lien_ctx *ctx = call->channel->ctx;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     *slot = NULL;
     cancel(call, LIEN_ECANCELED);
@@ -413,24 +420,29 @@ int lien_channel_call_close(lien_channel_call **slot)
     return 0;
 }
 
-// Waits for room in the queue within the call's own time.
+// Waits for room in the queue, and before that for the verdict on bytes that were read, within the call's own time. Nobody heard of it if that is over.
 static int start_wait(struct lien_channel *channel, const char *method, const void *args,
                       size_t len, lien_call_opts *opts, struct lien_channel_call **call)
 {
     lien_ctx *ctx = channel->ctx;
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
     uint64_t deadline = lieni_ctx_deadline(ctx, ms);
-    int rc;
-    while ((rc = start(channel, method, args, len, opts, call)) == LIEN_EAGAIN) {
-        rc = lieni_ctx_wait_locked(ctx, deadline);
+    int rc = opts->timeout_ms == LIEN_FOREVER ? LIEN_EINVAL : 0;
+    if (rc == 0 && opts->read)
+        rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
+    if (rc == 0 && opts->body)
+        rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    while (rc == 0) {
         uint64_t now = lieni_ctx_now(ctx);
-        if (rc == LIEN_ETIMEDOUT || (rc == 0 && now >= deadline))
-            rc = LIEN_EAGAIN; // nobody heard of it
-        if (rc != 0)
+        if (now >= deadline)
+            return LIEN_EAGAIN;
+        opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+        rc = start(channel, method, args, len, opts, call);
+        if (rc != LIEN_EAGAIN)
             return rc;
-        opts->timeout_ms = (uint32_t)((deadline - now) / LIENI_MS) + 1;
+        rc = lieni_ctx_wait_locked(ctx, deadline);
     }
-    return rc;
+    return rc == LIEN_ETIMEDOUT ? LIEN_EAGAIN : rc;
 }
 
 int lien_channel_call_wait(lien_channel *channel, const char *method, const void *args, size_t len,
@@ -439,6 +451,8 @@ int lien_channel_call_wait(lien_channel *channel, const char *method, const void
     lien_call_opts full;
     if (!channel || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(channel->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     lien_ctx *ctx = channel->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)

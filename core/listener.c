@@ -71,6 +71,8 @@ int lien_listener_drain(lien_listener *listener)
 {
     if (!listener)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = listener->ctx;
     lieni_ctx_lock(ctx);
     if (!listener->draining && !listener->closed) {
@@ -275,6 +277,8 @@ int lien_listener_fd(lien_listener *listener, int *fd)
 {
     if (!listener || !fd)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = listener->ctx;
     lieni_ctx_lock(ctx);
     int rc = listener->acceptor ? ctx->platform.net->acceptor_fd(listener->acceptor, fd)

@@ -68,6 +68,8 @@ static struct {
     lien_grant *grant;
     lien_read *read;
     lien_call *call;
+    lien_channel *channel;
+    lien_channel_call *channel_call;
     lien_request *_Atomic request;
 } w;
 
@@ -152,6 +154,10 @@ static void open_transfers(void)
     call.body = bodies;
     call.n_body = 1;
     CHECK(lien_call_start(w.ab, "s/m", "args", 4, &call, &w.call) == 0);
+    // A channel to nobody, with a call that waits.
+    const char *const nobody[] = {"127.0.0.1:1"};
+    CHECK(lien_channel_open(w.a, nobody, 1, NULL, &w.channel) == 0);
+    CHECK(lien_channel_call_start(w.channel, "s/m", "args", 4, &call, &w.channel_call) == 0);
     while (!atomic_load(&w.request))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
@@ -194,15 +200,36 @@ static void connections(void)
     lien_listener *listener = NULL;
     lien_conn_info info = {.size = sizeof info};
     char text[96];
+    int fd = -1;
     FORKED(lien_conn_open, w.a, w.address, NULL, &conn);
     FORKED(lien_conn_open_wait, w.a, w.address, NULL, &conn);
     FORKED(lien_conn_info_get, w.ab, &info);
     FORKED(lien_conn_trace, w.ab, 2);
     FORKED(lien_conn_goaway, w.ab);
     FORKED(lien_listener_open, w.b, "127.0.0.1:0", NULL, &listener);
+    FORKED(lien_listen_fd, w.b, 0, NULL, &listener);
+    FORKED(lien_listener_fd, w.listener, &fd);
+    FORKED(lien_listener_drain, w.listener);
     FORKED(lien_listener_address, w.listener, text, sizeof text);
     FORKED(lien_listener_accept_wait, w.listener, LIEN_FOREVER, &conn);
-    CHECK(!conn && !listener);
+    CHECK(!conn && !listener && fd == -1);
+}
+
+static void channels(void)
+{
+    lien_channel *channel = NULL;
+    lien_channel_call *call = NULL;
+    lien_channel_info info = {.size = sizeof info};
+    const char *const addresses[] = {w.address};
+    FORKED(lien_channel_open, w.a, addresses, 1, NULL, &channel);
+    FORKED(lien_channel_info_get, w.channel, &info);
+    FORKED(lien_channel_call_start, w.channel, "s/m", NULL, 0, NULL, &call);
+    FORKED(lien_channel_call_wait, w.channel, "s/m", NULL, 0, NULL, NULL);
+    FORKED(lien_channel_call_cancel, w.channel_call);
+    FORKED(lien_channel_call_close, &w.channel_call);
+    FORKED(lien_channel_close_wait, &w.channel, LIEN_FOREVER);
+    FORKED(lien_channel_close, &w.channel);
+    CHECK(!channel && !call && w.channel && w.channel_call);
 }
 
 static void transfers(void)
@@ -308,6 +335,7 @@ static _Noreturn void child(void)
     alarm(HANG_S);
     memory();
     connections();
+    channels();
     transfers();
     calls();
     ends();
@@ -354,6 +382,8 @@ static void parent_goes_on(void)
     CHECK(lien_request_reply(&request, 0, NULL, 0) == 0);
     lien_msg_free(&w.msg);
     CHECK(lien_call_close(&w.call) == 0);
+    CHECK(lien_channel_call_close(&w.channel_call) == 0);
+    CHECK(lien_channel_close_wait(&w.channel, 10000) == 0);
     CHECK(lien_read_close(&w.read) == 0);
     CHECK(lien_grant_close(&w.grant) == 0);
     lien_space_free(&w.space);

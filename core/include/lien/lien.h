@@ -397,7 +397,8 @@ typedef struct lien_listener_opts {
     // NULL: such connections are closed.
     void (*on_foreign)(lien_listener *listener, int fd, const void *first, size_t len, void *arg);
     void (*on_closed)(lien_listener *listener, void *arg); // the last callback, once
-    // After lien_listener_drain(): nothing of its connections runs here any more. Runs at most once, not after lien_listener_close().
+    // After lien_listener_drain(): each of its connections has drained or ended; what was requested on one that was lost may still be in its handler's hands. Runs at most once,
+    // not after lien_listener_close().
     void (*on_drained)(lien_listener *listener, void *arg);
 } lien_listener_opts;
 
