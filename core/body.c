@@ -79,13 +79,13 @@ static void memory_came(struct lieni_pool_wait *wait, lien_buf *buf, int status)
 int lieni_body_fetch(struct lieni_body *body, struct lien_conn *conn,
                      const struct lieni_frame *frame, lien_buf *buf)
 {
-    int rc = lieni_import_open(conn, frame->name); // its release is owed from now on
+    int rc = lieni_import_first(conn, frame->name); // its release is owed from now on
     body->conn = conn;
     body->token = rc == 0 ? calloc(1, sizeof(*body->token)) : NULL;
     if (!body->token) {
         if (buf)
             lieni_buf_free_locked(buf);
-        return rc == 0 ? LIEN_ENOMEM : rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+        return rc == 0 ? LIEN_ENOMEM : rc;
     }
     *body->token = (struct lieni_token_data){.kind = LIENI_TOKEN_HELD,
                                              .conn = conn->id,

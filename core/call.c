@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/channel.h"
 #include "core/conn.h"
 #include "core/message.h"
 #include "core/read.h"
@@ -99,6 +100,8 @@ void lieni_call_unref(struct lien_call *call)
     lieni_list_remove(&call->node);
     free(call->read);
     free(call);
+    if (conn->channel)
+        lieni_channel_room(conn->channel);
     lieni_conn_unref(conn);
 }
 
@@ -145,6 +148,9 @@ static void released(struct lien_call *call)
     lieni_ctx_changed(call->conn->ctx);
     if (call->on_released)
         post(call, &call->released_task);
+    if (call->owner)
+        lieni_ccall_released(call->owner, call->released_status);
+    call->owner = NULL;
 }
 
 // The borrow ends, whatever the peer does: late READs fetch newer bytes, and validation says no (R8).
@@ -160,7 +166,9 @@ static void seal(struct lien_call *call)
 {
     if (!call->space)
         return;
-    if (lieni_target_seal(call->space))
+    if (call->owner && call->owner->again)
+        call->space = NULL; // back to it, still lent
+    else if (lieni_target_seal(call->space))
         call->space = NULL;
     else
         lieni_call_write_stop(call, LIEN_ECANCELED); // what is not posted will not be
@@ -177,6 +185,8 @@ static void end(struct lien_call *call, int status, lien_msg *reply)
     end_borrow(call);
     if (call->on_done)
         post(call, &call->done_task);
+    if (call->owner)
+        lieni_ccall_ended(call->owner, call);
     if (call->reply_buf)
         lieni_buf_free_locked(call->reply_buf);
     call->reply_buf = NULL;
@@ -186,7 +196,7 @@ static void end(struct lien_call *call, int status, lien_msg *reply)
     lieni_call_unref(call); // running
 }
 
-static void give_up(struct lien_call *call, int status)
+void lieni_call_give_up(struct lien_call *call, int status)
 {
     struct lien_conn *conn = call->conn;
     if (call->state == LIENI_CALL_FETCHING) { // its REPLY is here: there is nothing to cancel
@@ -208,7 +218,7 @@ static void on_timeout(struct lieni_timer *timer)
     struct lien_call *call = lieni_container(timer, struct lien_call, timer);
     struct lien_conn *conn = call->conn;
     lieni_conn_ref(conn);
-    give_up(call, LIEN_ETIMEDOUT);
+    lieni_call_give_up(call, LIEN_ETIMEDOUT);
     lieni_conn_unref(conn);
 }
 
@@ -281,8 +291,13 @@ int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
     if (frame->n_keys > 0 && wanted && call->reply_buf &&
         frame->total <= lien_buf_len(call->reply_buf))
         return fetch(call, slot, frame);
-    if (frame->n_keys > 0 && lieni_import_release(conn, frame->name) != 0)
-        return LIEN_EPROTO;
+    if (frame->n_keys > 0) {
+        int rc = lieni_import_first(conn, frame->name);
+        if (rc == 0)
+            rc = lieni_import_release(conn, frame->name);
+        if (rc != 0)
+            return rc;
+    }
     if (wanted && frame->head_len > 0) {
         reply = lieni_message_reply(conn, slot, frame, index);
         if (!reply)
@@ -291,6 +306,7 @@ int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
     s->call = NULL;
     lieni_list_remove(&call->cancel_node);
     bool runs = call->state == LIENI_CALL_RUNNING;
+    call->unbegun = frame->unbegun;
     set_state(call, LIENI_CALL_OVER);
     if (runs) // a body for which nothing was reserved is no success
         end(call, frame->n_keys > 0 && frame->status == 0 ? LIEN_EMSGSIZE : frame->status, reply);
@@ -325,10 +341,46 @@ void lieni_calls_pump(struct lien_conn *conn)
     cancels_pump(conn);
     lieni_call_written_pump(conn);
     lieni_request_write_pump(conn);
-    lieni_request_reply_pump(conn);
     if (calls->goaway_due &&
         lieni_link_control(conn, &(struct lieni_frame){.kind = LIENI_FRAME_GOAWAY}))
         calls->goaway_due = false;
+    lieni_request_reply_pump(conn);
+    // Behind every CALL that was queued before the GOAWAY came; there are none behind it.
+    if (calls->heard_due &&
+        lieni_link_control(conn, &(struct lieni_frame){.kind = LIENI_FRAME_HEARD}))
+        calls->heard_due = false;
+}
+
+int lieni_calls_goaway(struct lien_conn *conn)
+{
+    struct lieni_calls *calls = &conn->calls;
+    if (calls->peer_goaway)
+        return LIEN_EPROTO;
+    calls->peer_goaway = true;
+    calls->heard_due = true;
+    lieni_ctx_changed(conn->ctx); // lien_call_wait, for credit
+    lieni_conn_tell_goaway(conn);
+    return 0;
+}
+
+int lieni_calls_heard(struct lien_conn *conn)
+{
+    struct lieni_calls *calls = &conn->calls;
+    if (!calls->goaway || calls->goaway_due || calls->heard)
+        return LIEN_EPROTO;
+    calls->heard = true;
+    lieni_calls_drain_step(conn);
+    return 0;
+}
+
+void lieni_calls_drain_step(struct lien_conn *conn)
+{
+    struct lieni_calls *calls = &conn->calls;
+    if (!calls->heard || calls->drained || !lieni_list_empty(&calls->requests) ||
+        conn->state != LIENI_CONN_OPEN)
+        return;
+    calls->drained = true;
+    lieni_conn_drained(conn);
 }
 
 bool lieni_calls_quiet(const struct lien_conn *conn)
@@ -348,7 +400,7 @@ static void end_calls(struct lien_conn *conn, int status)
         next = n->next;
         if (call->state == LIENI_CALL_FETCHING) {
             call->refs++;
-            give_up(call, status);
+            lieni_call_give_up(call, status);
             next = n->next;
             lieni_call_unref(call);
             continue;
@@ -539,7 +591,7 @@ static int lend(struct lien_call *call, const lien_call_opts *opts, struct lieni
         rc = lend_bodies(call, opts, frame);
     if (rc != 0 || !opts->write)
         return rc;
-    rc = lieni_target_call(opts->write);
+    rc = call->owner ? 0 : lieni_target_call(opts->write);
     if (rc != 0)
         return rc;
     call->space = opts->write;
@@ -558,8 +610,9 @@ static void undo(struct lien_call *call)
         lieni_grant_untold(call->args);
     if (call->reply_buf)
         lieni_buf_free_locked(call->reply_buf);
-    if (call->space)
+    if (call->space && !call->owner)
         lieni_target_seal(call->space);
+    call->owner = NULL;
     lieni_call_unref(call);
 }
 
@@ -580,6 +633,7 @@ static int call_new(struct lien_conn *conn, struct lien_call **out)
     lieni_list_init(&call->cancel_node);
     lieni_list_init(&call->node);
     lieni_list_append(&conn->calls.all, &call->node);
+    lieni_liveness_watch(conn);
     lieni_conn_ref(conn);
     call->refs = 1; // running
     *out = call;
@@ -597,8 +651,9 @@ static void take_slot(struct lien_call *call)
     call->refs++; // the REPLY
 }
 
-static int start(struct lien_conn *conn, const char *method, const void *args, size_t len,
-                 const lien_call_opts *opts, struct lien_call **out)
+int lieni_call_begin(struct lien_conn *conn, const char *method, const void *args, size_t len,
+                     const lien_call_opts *opts, struct lien_channel_call *owner,
+                     struct lien_call **out)
 {
     int rc = check(conn, method, opts);
     if (rc != 0)
@@ -607,6 +662,7 @@ static int start(struct lien_conn *conn, const char *method, const void *args, s
     rc = call_new(conn, &call);
     if (rc != 0)
         return rc;
+    call->owner = owner;
     struct lieni_calls *calls = &conn->calls;
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)conn->ctx->options.call_ms;
     call->id = lieni_call_id(calls->slots[calls->free - 1].gen + 1, calls->free - 1, calls->side);
@@ -625,6 +681,7 @@ static int start(struct lien_conn *conn, const char *method, const void *args, s
         return rc;
     }
     take_slot(call);
+    call->frame = conn->link.queued;
     call->on_done = opts->on_done;
     call->on_released = opts->on_released;
     call->arg = opts->arg;
@@ -647,13 +704,15 @@ int lien_call_start(lien_conn *conn, const char *method, const void *args, size_
     lien_call_opts full;
     if (!conn || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     if (rc != 0)
         return rc;
     struct lien_call *call;
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
-    rc = start(conn, method, args, len, &full, &call);
+    rc = lieni_call_begin(conn, method, args, len, &full, NULL, &call);
     if (rc == 0) {
         call->has_handle = out != NULL;
         call->refs += out != NULL;
@@ -669,9 +728,11 @@ int lien_call_cancel(lien_call *call)
 {
     if (!call)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(call->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = call->conn->ctx;
     lieni_ctx_lock(ctx);
-    give_up(call, LIEN_ECANCELED);
+    lieni_call_give_up(call, LIEN_ECANCELED);
     lieni_ctx_unlock(ctx);
     return 0;
 }
@@ -680,12 +741,14 @@ int lien_call_close(lien_call **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_call *call = *slot;
     lien_ctx *ctx = call->conn->ctx;
     lieni_ctx_lock(ctx);
     *slot = NULL;
     call->has_handle = false;
-    give_up(call, LIEN_ECANCELED);
+    lieni_call_give_up(call, LIEN_ECANCELED);
     lieni_call_unref(call);
     lieni_ctx_unlock(ctx);
     return 0;
@@ -708,7 +771,7 @@ static int start_wait(struct lien_conn *conn, const char *method, const void *ar
         if (now >= deadline)
             return LIEN_ETIMEDOUT;
         opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
-        rc = start(conn, method, args, len, opts, call);
+        rc = lieni_call_begin(conn, method, args, len, opts, NULL, call);
         if (rc != LIEN_EAGAIN)
             return rc;
         rc = lieni_ctx_wait_locked(ctx, deadline);
@@ -722,6 +785,8 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
     lien_call_opts full;
     if (!conn || !method || (len > 0 && !args))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = call_opts(opts, &full);
     lien_ctx *ctx = conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
@@ -739,7 +804,7 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
         lieni_link_pump(conn);
         while (is_live(call) && rc == 0)
             rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // its own timer ends it
-        give_up(call, rc);
+        lieni_call_give_up(call, rc);
         rc = call->status;
         if (reply)
             *reply = call->reply;
@@ -749,19 +814,27 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
     return rc;
 }
 
+int lieni_calls_say_goaway(struct lien_conn *conn)
+{
+    int rc = lieni_conn_usable(conn);
+    if (rc == 0 && conn->calls.max == 0)
+        rc = LIEN_ENOTSUP;
+    if (rc != 0 || conn->calls.goaway)
+        return rc;
+    conn->calls.goaway = true;
+    conn->calls.goaway_due = true;
+    lieni_link_pump(conn);
+    return 0;
+}
+
 int lien_conn_goaway(lien_conn *conn)
 {
     if (!conn)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
-    int rc = lieni_conn_usable(conn);
-    if (rc == 0 && conn->calls.max == 0)
-        rc = LIEN_ENOTSUP;
-    if (rc == 0 && !conn->calls.goaway) {
-        conn->calls.goaway = true;
-        conn->calls.goaway_due = true;
-        lieni_link_pump(conn);
-    }
+    int rc = lieni_calls_say_goaway(conn);
     lieni_ctx_unlock(conn->ctx);
     return rc;
 }

@@ -19,6 +19,7 @@
 #include "core/wire.h"
 
 struct lien_conn;
+struct lien_channel_call;
 struct lieni_recv_slot;
 
 #define LIENI_PROBES_OUT 256u  // probes of one side without an answer
@@ -32,6 +33,7 @@ struct lieni_call_slot {
 struct lieni_request_slot {
     struct lien_request *request; // while its REPLY is owed by us; a reference
     uint32_t gen;
+    bool cancelled; // the CANCEL of this generation came
 };
 
 // A question to the owner of a read space: does this call live, and does the grant still hold? Embedded in who asks.
@@ -66,7 +68,9 @@ struct lieni_calls {
     uint32_t answer_first, n_answers;
     bool ready;              // handlers may begin
     bool goaway, goaway_due; // ours
-    bool peer_goaway;
+    bool heard;              // the peer answered it: no CALL of it follows
+    bool drained;            // and every request of it is over
+    bool peer_goaway, heard_due;
 };
 
 enum lieni_call_state {
@@ -102,6 +106,9 @@ struct lien_call {
     struct lieni_timer timer;
     bool has_timer, has_handle, waited;
     struct lieni_node node, cancel_node;
+    struct lien_channel_call *owner; // that hears of done and released, until then, or NULL
+    uint64_t frame;                  // number of its CALL among the frames queued
+    bool unbegun;                    // the peer said so
     unsigned
         refs; // handle; running; REPLY owed; write's READ; tasks; release of each grant; reply's body
 };
@@ -114,12 +121,25 @@ void lieni_calls_free(struct lieni_calls *calls);
 // Queues frames that are due, as far as credits and slots go.
 void lieni_calls_pump(struct lien_conn *conn);
 bool lieni_calls_quiet(const struct lien_conn *conn);
+// The peer's GOAWAY, and its answer to ours. 0, or why the connection must end.
+int lieni_calls_goaway(struct lien_conn *conn);
+int lieni_calls_heard(struct lien_conn *conn);
+// Ours, under the lock. LIEN_ENOTSUP: no calls on this connection.
+int lieni_calls_say_goaway(struct lien_conn *conn);
+// After our GOAWAY: a request is over, or the peer's answer came.
+void lieni_calls_drain_step(struct lien_conn *conn);
 // The connection ends: calls and requests do at once. `gone`: nothing is sent or received any more.
 void lieni_calls_end(struct lien_conn *conn, int status, bool gone);
 // The connection is GONE: timers and strands of what the application still holds.
 void lieni_calls_gone(struct lien_conn *conn);
 
 // -- Calls of ours --
+// As lien_call_start(), for a channel's call (NULL: an application's), under the lock; the frame leaves with the next lieni_link_pump(). The owner has lent the write space.
+int lieni_call_begin(struct lien_conn *conn, const char *method, const void *args, size_t len,
+                     const lien_call_opts *opts, struct lien_channel_call *owner,
+                     struct lien_call **call);
+// Ends it unless it ended.
+void lieni_call_give_up(struct lien_call *call, int status);
 struct lien_call *lieni_call_find(struct lien_conn *conn, uint64_t id); // that runs, or NULL
 int lieni_call_replied(struct lien_conn *conn, struct lieni_recv_slot *slot,
                        const struct lieni_frame *frame);

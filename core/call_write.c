@@ -72,11 +72,12 @@ static void write_over(void *owner, int status)
     struct lieni_inwrite *w = owner;
     struct lien_conn *conn = w->conn;
     struct lien_call *call = w->call;
+    int released = w->read->released; // of the space, whatever became of the bytes
     lieni_conn_ref(conn);
     lieni_read_unref(w->read);
     w->read = NULL;
     w->call = NULL;
-    lieni_call_write_over(call, status);
+    lieni_call_write_over(call, released);
     lieni_call_unref(call);
     if (lieni_conn_usable(conn) == 0 || conn->state == LIENI_CONN_ENDING)
         answer(w, status);
@@ -164,11 +165,11 @@ static int begin(struct lien_conn *conn, const struct lieni_frame *frame)
                                            .n_keys = frame->n_keys};
     memcpy(w->source->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
     lieni_list_init(&w->node);
-    int rc = lieni_import_open(conn, frame->name); // its release is owed from now on
+    int rc = lieni_import_first(conn, frame->name); // its release is owed from now on
     if (rc != 0) {
         forget_plan(w);
         free(w);
-        return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+        return rc;
     }
     conn->calls.assembly = w;
     return 0;

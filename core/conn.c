@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/channel.h"
 #include "core/listener.h"
 #include "core/message.h"
 #include "core/read.h"
@@ -110,6 +111,22 @@ static void run_lost(struct lieni_task *task)
     task_over(conn);
 }
 
+static void run_goaway(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, goaway_task);
+    if (listening(conn) && conn->opts.on_goaway)
+        conn->opts.on_goaway(conn, conn->opts.arg);
+    task_over(conn);
+}
+
+static void run_drained(struct lieni_task *task)
+{
+    struct lien_conn *conn = lieni_container(task, struct lien_conn, drained_task);
+    if (listening(conn) && conn->opts.on_drained)
+        conn->opts.on_drained(conn, conn->opts.arg);
+    task_over(conn);
+}
+
 static void run_writable(struct lieni_task *task)
 {
     struct lien_conn *conn = lieni_container(task, struct lien_conn, writable_task);
@@ -130,6 +147,8 @@ static void run_closed(struct lieni_task *task)
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
     conn->closed_done = true;
+    if (conn->channel)
+        lieni_channel_closed(conn->channel);
     lieni_strand_close(conn->strand); // nothing of it is posted any more
     conn->strand = NULL;
     lieni_ctx_changed(ctx);
@@ -146,9 +165,27 @@ void lieni_conn_closed(struct lien_conn *conn)
     lieni_conn_post(conn, &conn->closed_task);
 }
 
+void lieni_conn_tell_goaway(struct lien_conn *conn)
+{
+    if (conn->channel)
+        lieni_channel_goaway(conn->channel);
+    if (conn->has_handle && conn->opts.on_goaway)
+        lieni_conn_post(conn, &conn->goaway_task);
+}
+
+void lieni_conn_drained(struct lien_conn *conn)
+{
+    if (conn->has_handle && conn->opts.on_drained)
+        lieni_conn_post(conn, &conn->drained_task);
+    if (conn->origin)
+        lieni_listener_drain_step(conn->origin);
+}
+
 void lieni_conn_writable(struct lien_conn *conn)
 {
     lieni_ctx_changed(conn->ctx); // lien_send_wait
+    if (conn->channel)
+        lieni_channel_room(conn->channel);
     if (conn->state != LIENI_CONN_OPEN || !conn->want_writable || conn->writable_posted ||
         !conn->has_handle || lieni_link_message_room(&conn->link) != 0)
         return;
@@ -201,8 +238,10 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->node);
     lieni_list_init(&conn->work);
     lieni_list_init(&conn->listen_node);
+    lieni_list_init(&conn->member_node);
     lieni_list_init(&conn->fabric_node);
     lieni_list_init(&conn->group_node);
+    lieni_list_init(&conn->watch_node);
     lieni_list_init(&conn->live_grants);
     lieni_list_init(&conn->grant_handles);
     lieni_list_init(&conn->read_handles);
@@ -216,6 +255,8 @@ static void init_lists(struct lien_conn *conn)
     conn->open_task.run = run_open;
     conn->lost_task.run = run_lost;
     conn->writable_task.run = run_writable;
+    conn->goaway_task.run = run_goaway;
+    conn->drained_task.run = run_drained;
     conn->closed_task.run = run_closed;
 }
 
@@ -302,8 +343,8 @@ int lieni_conn_opts_check(const lien_ctx *ctx, const lien_conn_opts *in, lien_co
     return check_opts(ctx, in, out);
 }
 
-static int open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts, bool quiet,
-                       struct lien_conn **out)
+int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
+                           bool quiet, struct lien_conn **out)
 {
     if (ctx->closing)
         return LIEN_ESTATE;
@@ -330,12 +371,14 @@ int lien_conn_open(lien_ctx *ctx, const char *address, const lien_conn_opts *opt
 {
     if (!ctx || !address || !conn)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lien_conn_opts full;
     int rc = check_opts(ctx, opts, &full);
     if (rc != 0)
         return rc;
     lieni_ctx_lock(ctx);
-    rc = open_locked(ctx, address, &full, false, conn);
+    rc = lieni_conn_open_locked(ctx, address, &full, false, conn);
     lieni_ctx_unlock(ctx);
     return rc;
 }
@@ -355,6 +398,8 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
 {
     if (!ctx || !address || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lien_conn_opts full;
     int rc = check_opts(ctx, opts, &full);
     if (rc != 0)
@@ -363,17 +408,24 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
         return LIEN_EDEADLK;
     struct lien_conn *conn = NULL;
     lieni_ctx_lock(ctx);
-    rc = open_locked(ctx, address, &full, true, &conn);
+    rc = lieni_conn_open_locked(ctx, address, &full, true, &conn);
+    if (conn)
+        lieni_conn_ref(conn); // another thread may close the ctx meanwhile, and the handle with it
     while (rc == 0 && !conn->was_open && conn->status == 0)
         rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // its own timer ends it
     if (conn && rc == 0 && !conn->was_open)
         rc = conn->status;
+    if (conn && rc == 0 && !conn->has_handle)
+        rc = LIEN_ECLOSED;
     if (conn && rc != 0) {
         conn->no_closed = true;
-        lieni_conn_close_handle(conn);
+        if (conn->has_handle)
+            lieni_conn_close_handle(conn);
     } else if (conn) {
         *out = conn;
     }
+    if (conn)
+        lieni_conn_unref(conn);
     lieni_ctx_unlock(ctx);
     return rc;
 }
@@ -382,6 +434,8 @@ int lien_conn_close(lien_conn **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->ctx))
+        return LIEN_EFORK;
     struct lien_conn *conn = *slot;
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
@@ -395,6 +449,8 @@ int lien_conn_close_wait(lien_conn **slot, uint32_t timeout_ms)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->ctx))
+        return LIEN_EFORK;
     struct lien_conn *conn = *slot;
     lien_ctx *ctx = conn->ctx;
     int rc = lieni_ctx_outside(ctx);
@@ -419,6 +475,8 @@ int lien_conn_info_get(lien_conn *conn, lien_conn_info *info)
 {
     if (!conn || !info || info->size < sizeof(info->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lien_conn_info now = {.size = info->size};
     lieni_ctx_lock(conn->ctx);
     now.id = conn->id;

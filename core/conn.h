@@ -32,6 +32,8 @@ enum {
     LIENI_OBJECT_LISTENER = 2
 }; // first field of a net event's `user`
 
+struct lieni_channel_link; // channel.h
+
 struct lien_conn {
     int object;             // LIENI_OBJECT_CONN
     struct lieni_node node; // ctx->conns, or ctx->graveyard
@@ -54,6 +56,7 @@ struct lien_conn {
     lien_conn_opts opts;
     struct lieni_strand *strand;
     struct lieni_task open_task, writable_task, lost_task, closed_task;
+    struct lieni_task goaway_task, drained_task;
     bool want_writable, writable_posted;
     bool half_open;           // counted in ctx->half_open
     struct lieni_timer timer; // of the state
@@ -66,6 +69,8 @@ struct lien_conn {
     struct lien_listener *listener; // until it is given to the application; a reference
     struct lieni_node listen_node;
     struct lien_listener *accepted_by; // while on_accept is due; a reference
+    struct lien_listener *origin;      // that accepted it, until GONE; a reference
+    struct lieni_node member_node;     // of origin
 
     struct lieni_node fabric_node; // ctx->fabric_queue
     bool fabric_counted;           // in ctx->fabric_pending
@@ -97,6 +102,7 @@ struct lien_conn {
     uint64_t last_read; // a READ was posted to an idle connection, or completed
 
     struct lieni_calls calls;
+    struct lieni_channel_link *channel; // whose connection it is, until it is closed; or NULL
 
     struct lieni_node sends;
     struct lieni_node inbox;
@@ -106,15 +112,19 @@ struct lien_conn {
     uint8_t peer_instance[16]; // of the remote ctx
     struct lieni_peer *group;  // while OPEN
     struct lieni_node group_node;
-    uint64_t last_rx;         // a frame received, or a READ completed
-    uint64_t asked;           // since when an asked sign of life is awaited; 0: none is
-    struct lieni_timer retry; // after LIEN_EAGAIN from a post
-    uint64_t retry_since;     // when it began to answer so; 0: it does not
+    struct lieni_node watch_node; // ctx->watched
+    uint64_t last_rx;             // a frame received, or a READ completed
+    uint64_t asked;               // since when an asked sign of life is awaited; 0: none is
+    struct lieni_timer retry;     // after LIEN_EAGAIN from a post
+    uint64_t retry_since;         // when it began to answer so; 0: it does not
     uint64_t retry_wait;
 };
 
 // conn.c
 int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn **conn);
+// As lien_conn_open(), under the lock. quiet: on_open does not run.
+int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
+                           bool quiet, struct lien_conn **conn);
 void lieni_conn_ref(struct lien_conn *conn);
 void lieni_conn_unref(struct lien_conn *conn);
 void lieni_conn_free(struct lien_conn *conn); // progress context, from the graveyard
@@ -128,6 +138,9 @@ void lieni_conn_kick(struct lien_conn *conn);
 int lieni_conn_usable(const struct lien_conn *conn);
 // What an operation ended with, as the application hears it.
 int lieni_conn_op_status(const struct lien_conn *conn, int status);
+// The application hears of the peer's GOAWAY; of the end of its own (call.h).
+void lieni_conn_tell_goaway(struct lien_conn *conn);
+void lieni_conn_drained(struct lien_conn *conn);
 // Its last callback is due once it is GONE and without handle.
 void lieni_conn_closed(struct lien_conn *conn);
 // The application gives up its handle, under the lock.
@@ -171,6 +184,10 @@ void lieni_liveness_heard(struct lien_conn *conn);
 // Asks for one now.
 void lieni_liveness_ask(struct lien_conn *conn);
 void lieni_liveness_beat(struct lieni_timer *timer); // ctx->beat
+// Something depends on it from now on (liveness.c depended_on), so the looks are to include it. Cheap.
+void lieni_liveness_watch(struct lien_conn *conn);
+// The peer asked: a look that is due soon is done in this pass, not in a wakeup of its own.
+void lieni_liveness_was_asked(struct lien_conn *conn);
 void lieni_liveness_watchdog(struct lieni_timer *timer);
 void lieni_liveness_read_posted(struct lien_conn *conn);
 void lieni_liveness_read_over(struct lien_conn *conn, bool ok);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
 #include "core/request.h"
@@ -399,6 +400,8 @@ void lieni_conn_on_up(struct lien_conn *conn)
         lieni_conn_post(conn, &conn->open_task);
     else if (conn->has_handle)
         lieni_requests_ready(conn);
+    if (conn->channel)
+        lieni_channel_up(conn->channel);
     lieni_ctx_changed(ctx);
     if (conn->stream)
         after_open(conn); // its end may have been read already

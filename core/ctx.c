@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
 #include "core/metrics.h"
@@ -21,6 +22,13 @@
 
 void lieni_ctx_lock(lien_ctx *ctx)
 {
+    if (lieni_ctx_forked(ctx)) {
+        static const char text[] =
+            "lien: a callback returned in a forked child, which must exec or _exit in it\n";
+        ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
+        (void)written; // there is nobody to tell
+        abort();
+    }
     pthread_mutex_lock(&ctx->lock);
 }
 
@@ -150,7 +158,12 @@ int lieni_ctx_wait_locked(void *self, uint64_t deadline)
     lien_ctx *ctx = self;
     if (lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         return LIEN_EDEADLK;
-    return ctx->app_driven ? wait_driven(ctx, deadline) : wait_threaded(ctx, deadline);
+    ctx->inside++;
+    int rc = ctx->app_driven ? wait_driven(ctx, deadline) : wait_threaded(ctx, deadline);
+    ctx->inside--;
+    if (ctx->closing)
+        lieni_ctx_changed(ctx); // lien_ctx_close
+    return rc;
 }
 
 struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx)
@@ -206,13 +219,17 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     ctx->epoll_fd = ctx->wake_fd = ctx->timer_fd = -1;
     ctx->armed = UINT64_MAX;
     ctx->log_task.run = run_log;
+    ctx->fork_generation = lieni_fork_generation();
     lieni_list_init(&ctx->nics);
     lieni_list_init(&ctx->peers);
+    lieni_list_init(&ctx->watched);
     lieni_list_init(&ctx->conns);
     lieni_list_init(&ctx->listeners);
     lieni_list_init(&ctx->dead_listeners);
     lieni_list_init(&ctx->work);
     lieni_list_init(&ctx->graveyard);
+    lieni_list_init(&ctx->channels);
+    lieni_list_init(&ctx->channel_work);
     lieni_list_init(&ctx->fabric_queue);
     lieni_quarantine_init(&ctx->quarantine);
     lieni_timers_init(&ctx->timers);
@@ -443,6 +460,8 @@ static void close_parts(lien_ctx *ctx)
 static void close_handles(lien_ctx *ctx)
 {
     struct lieni_node *next;
+    for (struct lieni_node *n = ctx->channels.next; n != &ctx->channels; n = n->next)
+        lieni_channel_close_locked(lieni_container(n, struct lien_channel, node));
     for (struct lieni_node *n = ctx->listeners.next; n != &ctx->listeners; n = next) {
         next = n->next;
         lieni_listener_close_locked(lieni_container(n, struct lien_listener, node));
@@ -457,14 +476,15 @@ static void close_handles(lien_ctx *ctx)
     }
 }
 
-// Whether all of them have ended and been told so.
+// Whether all of them have ended and been told so, and nobody is left who waits for one.
 static bool settled(lien_ctx *ctx)
 {
     for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = n->next) {
         if (!lieni_container(n, struct lien_conn, node)->closed_done)
             return false;
     }
-    return lieni_list_empty(&ctx->listeners) && lieni_list_empty(&ctx->dead_listeners);
+    return lieni_list_empty(&ctx->channels) && lieni_list_empty(&ctx->listeners) &&
+           lieni_list_empty(&ctx->dead_listeners) && ctx->inside == 0;
 }
 
 // Handles of grants and reads that the application never closed end with the ctx. All are over.
@@ -487,6 +507,8 @@ int lien_ctx_close(lien_ctx **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(*slot))
+        return LIEN_EFORK;
     lien_ctx *ctx = *slot;
     int rc = lieni_ctx_outside(ctx);
     if (rc != 0)
@@ -527,6 +549,8 @@ int lien_ctx_stats_get(lien_ctx *ctx, lien_ctx_stats *stats)
 {
     if (!ctx || !stats || stats->size < sizeof(stats->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     lien_ctx_stats now = ctx->stats;
     now.size = stats->size;

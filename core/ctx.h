@@ -35,12 +35,14 @@ struct lien_ctx {
     pthread_cond_t changed; // something that a _wait function waits for
     uint64_t changes;       // how often
     unsigned waiters;       // that sleep
+    unsigned inside;        // threads in lieni_ctx_wait_locked()
     pthread_mutex_t turn;
     bool app_driven;
     bool closing;
-    atomic_bool stop; // the progress thread ends
-    bool net_again;   // net may have more to tell; under `turn`
-    bool dead;        // closed, and kept for messages that the application still holds
+    atomic_bool stop;         // the progress thread ends
+    bool net_again;           // net may have more to tell; under `turn`
+    bool dead;                // closed, and kept for messages that the application still holds
+    unsigned fork_generation; // of the process that opened it
     pthread_t thread;
     bool thread_started;
 
@@ -62,6 +64,8 @@ struct lien_ctx {
     struct lieni_node conns;          // all that are not freed
     struct lieni_node listeners;      // the same
     struct lieni_node work;           // connections that need progress context
+    struct lieni_node channels;       // until their last callback ran
+    struct lieni_node channel_work;   // those that need progress context
     struct lieni_node graveyard;      // conns without references, freed by the next pass
     struct lieni_node dead_listeners; // the same
     unsigned half_open;               // accepted and on their way
@@ -69,6 +73,9 @@ struct lien_ctx {
     struct lieni_node fabric_queue; // connections that wait for their turn
     struct lieni_quarantine quarantine;
     struct lieni_timer beat; // one for all connections
+    bool beat_far;           // it may be set for later than heartbeat_ms from now
+    struct lieni_node
+        watched; // liveness.c: open connections that something may depend on, or that are asked
     struct lieni_node peers; // liveness.c: remote contexts, each with its open connections
     uint8_t instance[16];    // names this ctx to its peers
 
@@ -82,7 +89,14 @@ struct lien_ctx {
     _Atomic uint64_t copied;
 };
 
-// The state lock. Unlocking wakes progress if a timer was set earlier than it sleeps for.
+// In a forked child, where the ctx and all that belongs to it are the parent's: each public function that takes an object answers LIEN_EFORK there, before it takes the lock
+// (whose holder may not exist in the child); those that return no code answer as for NULL.
+static inline bool lieni_ctx_forked(const lien_ctx *ctx)
+{
+    return ctx->fork_generation != lieni_fork_generation();
+}
+// The state lock. Unlocking wakes progress if a timer was set earlier than it sleeps for. In a forked child, where only a callback that returned can come to it, it ends the
+// process with a word: going on would work on the parent's descriptors.
 void lieni_ctx_lock(lien_ctx *ctx);
 void lieni_ctx_unlock(lien_ctx *ctx);
 // Hands pending log lines on: here, or by a dispatch thread if this is the progress thread. No lock held.

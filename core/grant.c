@@ -264,6 +264,7 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
     lieni_conn_ref(conn);
     lieni_list_append(&conn->live_grants, &grant->node);
     conn->n_grants++;
+    lieni_liveness_watch(conn);
     conn->grants_bytes += held_bytes(grant);
     conn->ctx->held_bytes += held_bytes(grant);
     conn->ctx->grants_live++;
@@ -375,10 +376,12 @@ void lieni_grants_end(struct lien_conn *conn, bool proven)
     struct lieni_node *n;
     while ((n = lieni_list_first(&conn->live_grants))) {
         struct lien_grant *grant = lieni_container(n, struct lien_grant, node);
-        if (proven)
+        if (proven) {
             over(grant);
-        else
-            lost(grant);
+            continue;
+        }
+        close_own(grant); // or they would keep the domain from closing
+        lost(grant);
     }
 }
 
@@ -476,6 +479,12 @@ int lieni_import_open(struct lien_conn *conn, struct lieni_name name)
         return LIEN_EPROTO; // the owner uses a slot again only after our release
     im->open = name.gen;
     return 0;
+}
+
+int lieni_import_first(struct lien_conn *conn, struct lieni_name name)
+{
+    int rc = owed(conn, name) ? LIEN_EPROTO : lieni_import_open(conn, name);
+    return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
 }
 
 void lieni_import_read_begins(struct lien_conn *conn, struct lieni_name name)
@@ -588,6 +597,8 @@ int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n, const lien
     lien_grant_opts full;
     if (!conn || !token || !grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = grant_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -601,6 +612,8 @@ int lien_grant_revoke(lien_grant *grant)
 {
     if (!grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(grant->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_grant_revoke(grant);
@@ -612,6 +625,8 @@ int lien_grant_wait(lien_grant *grant, uint32_t timeout_ms)
 {
     if (!grant)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(grant->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
@@ -628,6 +643,8 @@ int lien_grant_close(lien_grant **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_grant *grant = *slot;
     lien_ctx *ctx = grant->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -656,6 +673,8 @@ int lien_token_open(lien_conn *conn, const void *token, size_t len, lien_token_i
     struct lieni_token_data data;
     if (!conn || !token || !info || info->size < sizeof(info->size))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_token_of(conn, token, len, &data);
     lieni_ctx_unlock(conn->ctx);
@@ -676,6 +695,8 @@ int lien_release(lien_conn *conn, const void *token, size_t len)
     struct lieni_token_data data;
     if (!conn || !token)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(conn->ctx);
     int rc = lieni_token_of(conn, token, len, &data);
     if (rc == 0)

@@ -100,6 +100,8 @@ int lieni_token_of(struct lien_conn *conn, const void *bytes, size_t len,
 uint64_t lieni_name_id(struct lieni_name name);
 // Whether this name can be read now: 0, LIEN_ESTALE, LIEN_EPROTO, LIEN_ENOMEM. Opens the entry: from now on its release is owed.
 int lieni_import_open(struct lien_conn *conn, struct lieni_name name);
+// The same of a grant that a frame brings: no frame and no token named it before. LIEN_EPROTO else; never LIEN_ESTALE.
+int lieni_import_first(struct lien_conn *conn, struct lieni_name name);
 void lieni_import_read_begins(struct lien_conn *conn, struct lieni_name name);
 void lieni_import_read_over(struct lien_conn *conn, struct lieni_name name);
 // The release is wanted: due at once, or after the last read. LIEN_ESTALE.

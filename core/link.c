@@ -170,6 +170,7 @@ static int encode(struct lien_conn *conn, const struct lieni_frame *frame, struc
     link->send_free = slot->next;
     link->n_send_free--;
     slot->owner = owner;
+    link->queued++;
     queue(link, slot);
     return 0;
 }
@@ -204,6 +205,7 @@ static int post(struct lien_conn *conn, struct lieni_send_slot *slot)
         return rc;
     }
     link->number_out++;
+    link->posted++;
     link->message_owed -= messages;
     link->control_owed -= controls;
     link->peer_message_left += messages;
@@ -403,6 +405,7 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
         break;
     case LIENI_FRAME_BEAT:
         conn->link.alive_due = true; // sent by the pump that follows every frame
+        lieni_liveness_was_asked(conn);
         break;
     case LIENI_FRAME_CANCEL:
         rc = lieni_request_cancel_arrived(conn, frame->call);
@@ -420,7 +423,10 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
         rc = lieni_request_written(conn, frame);
         break;
     case LIENI_FRAME_GOAWAY:
-        conn->calls.peer_goaway = true;
+        rc = lieni_calls_goaway(conn);
+        break;
+    case LIENI_FRAME_HEARD:
+        rc = lieni_calls_heard(conn);
         break;
     case LIENI_FRAME_CALL:
     case LIENI_FRAME_REPLY:

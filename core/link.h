@@ -55,6 +55,7 @@ struct lieni_link {
     uint32_t peer_message_left, peer_control_left;
     uint32_t message_owed, control_owed;
     uint32_t number_out, number_in;
+    uint64_t queued, posted; // frames ever; they leave in the order they were queued
     bool beat_due, alive_due, bye_due, bye_sent;
 };
 

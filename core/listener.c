@@ -31,6 +31,60 @@ static void run_closed(struct lieni_task *task)
     lieni_ctx_unlock(ctx);
 }
 
+static void run_drained(struct lieni_task *task)
+{
+    struct lien_listener *listener = lieni_container(task, struct lien_listener, drained_task);
+    lien_ctx *ctx = listener->ctx;
+    lieni_ctx_lock(ctx);
+    bool tell = !listener->closed && listener->opts.on_drained;
+    lieni_ctx_unlock(ctx);
+    if (tell)
+        listener->opts.on_drained(listener, listener->opts.arg);
+    lieni_ctx_lock(ctx);
+    lieni_listener_unref(listener);
+    lieni_ctx_unlock(ctx);
+}
+
+// -- Draining --
+
+void lieni_listener_drain_step(struct lien_listener *listener)
+{
+    if (!listener->draining || listener->drained || listener->closed)
+        return;
+    for (struct lieni_node *n = listener->members.next; n != &listener->members; n = n->next) {
+        if (!lieni_container(n, struct lien_conn, member_node)->calls.drained)
+            return;
+    }
+    listener->drained = true;
+    listener->refs++;
+    lieni_strand_post(listener->strand, &listener->drained_task);
+}
+
+// An open connection of a draining listener takes no calls.
+static void go_away(struct lien_conn *conn)
+{
+    if (lieni_calls_say_goaway(conn) == LIEN_ENOTSUP)
+        conn->calls.drained = true; // there never were any
+}
+
+int lien_listener_drain(lien_listener *listener)
+{
+    if (!listener)
+        return LIEN_EINVAL;
+    lien_ctx *ctx = listener->ctx;
+    lieni_ctx_lock(ctx);
+    if (!listener->draining && !listener->closed) {
+        listener->draining = true;
+        ctx->platform.net->acceptor_close(listener->acceptor);
+        listener->acceptor = NULL;
+        for (struct lieni_node *n = listener->members.next; n != &listener->members; n = n->next)
+            go_away(lieni_container(n, struct lien_conn, member_node));
+        lieni_listener_drain_step(listener);
+    }
+    lieni_ctx_unlock(ctx);
+    return 0;
+}
+
 // -- Accepting --
 
 void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream *stream)
@@ -53,7 +107,9 @@ void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream
         return;
     }
     conn->listener = listener;
-    listener->refs++;
+    conn->origin = listener;
+    lieni_list_append(&listener->members, &conn->member_node);
+    listener->refs += 2;
     conn->no_closed = true; // until the application has it
     conn->half_open = true;
     conn->server = true;
@@ -105,22 +161,24 @@ static void give(struct lien_conn *conn)
     conn->no_closed = false;
     lieni_conn_ref(conn);
     conn->listener = NULL;
+    if (conn->calls.peer_goaway)
+        lieni_conn_tell_goaway(conn); // runs behind on_accept
 }
 
 void lieni_listener_opened(struct lien_listener *listener, struct lien_conn *conn)
 {
     if (!listener->opts.on_accept) {
         queue(listener, conn);
-        return;
-    }
-    if (listener->closed) {
+    } else if (listener->closed) {
         lieni_conn_close_locked(conn);
-        return;
+    } else {
+        give(conn);
+        conn->accepted_by = listener; // the connection's reference to it passes to the task
+        conn->open_task.run = run_accept;
+        lieni_conn_post(conn, &conn->open_task);
     }
-    give(conn);
-    conn->accepted_by = listener; // the connection's reference to it passes to the task
-    conn->open_task.run = run_accept;
-    lieni_conn_post(conn, &conn->open_task);
+    if (listener->draining)
+        go_away(conn);
 }
 
 // -- Public --
@@ -150,24 +208,28 @@ void lieni_listener_free(struct lien_listener *listener)
     listener_free(listener);
 }
 
-static int open_locked(struct lien_listener *listener, const char *address)
+// At `address`, or if that is NULL on the socket `fd`.
+static int open_locked(struct lien_listener *listener, const char *address, int fd)
 {
     lien_ctx *ctx = listener->ctx;
+    const struct lieni_net_ops *net = ctx->platform.net;
+    char *bound = listener->address;
+    const size_t size = sizeof(listener->address);
     int rc = ctx->closing ? LIEN_ESTATE : 0;
     if (rc == 0)
         rc = lieni_strand_open(ctx->dispatch, (listener->conn_opts.flags & LIEN_INLINE) != 0,
                                &listener->strand);
-    if (rc == 0)
-        rc = ctx->platform.net->listen(ctx->net, address, listener, &listener->acceptor,
-                                       listener->address, sizeof(listener->address));
-    return rc;
+    if (rc != 0)
+        return rc;
+    return address ? net->listen(ctx->net, address, listener, &listener->acceptor, bound, size)
+                   : net->listen_fd(ctx->net, fd, listener, &listener->acceptor, bound, size);
 }
 
-int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
-                       lien_listener **out)
+static int listener_open(lien_ctx *ctx, const char *address, int fd, const lien_listener_opts *opts,
+                         lien_listener **out)
 {
-    if (!ctx || !address || !out)
-        return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     struct lien_listener *listener = calloc(1, sizeof(*listener));
     if (!listener)
         return LIEN_ENOMEM;
@@ -175,12 +237,14 @@ int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_o
     listener->ctx = ctx;
     listener->refs = 1; // the handle's
     listener->closed_task.run = run_closed;
+    listener->drained_task.run = run_drained;
     lieni_list_init(&listener->node);
+    lieni_list_init(&listener->members);
     lieni_list_init(&listener->waiting);
     int rc = listener_opts(ctx, opts, listener);
     lieni_ctx_lock(ctx);
     if (rc == 0)
-        rc = open_locked(listener, address);
+        rc = open_locked(listener, address, fd);
     if (rc == 0) {
         lieni_pool_ref(listener->conn_opts.pool);
         lieni_list_append(&ctx->listeners, &listener->node);
@@ -192,10 +256,39 @@ int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_o
     return rc;
 }
 
+int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
+                       lien_listener **listener)
+{
+    if (!ctx || !address || !listener)
+        return LIEN_EINVAL;
+    return listener_open(ctx, address, -1, opts, listener);
+}
+
+int lien_listen_fd(lien_ctx *ctx, int fd, const lien_listener_opts *opts, lien_listener **listener)
+{
+    if (!ctx || !listener)
+        return LIEN_EINVAL;
+    return listener_open(ctx, NULL, fd, opts, listener);
+}
+
+int lien_listener_fd(lien_listener *listener, int *fd)
+{
+    if (!listener || !fd)
+        return LIEN_EINVAL;
+    lien_ctx *ctx = listener->ctx;
+    lieni_ctx_lock(ctx);
+    int rc = listener->acceptor ? ctx->platform.net->acceptor_fd(listener->acceptor, fd)
+                                : LIEN_ESTATE;
+    lieni_ctx_unlock(ctx);
+    return rc;
+}
+
 int lien_listener_address(lien_listener *listener, char *text, size_t size)
 {
     if (!listener || !text)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     size_t len = strlen(listener->address);
     if (len >= size)
         return LIEN_ERANGE;
@@ -207,6 +300,8 @@ int lien_listener_accept_wait(lien_listener *listener, uint32_t timeout_ms, lien
 {
     if (!listener || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(listener->ctx))
+        return LIEN_EFORK;
     if (listener->opts.on_accept)
         return LIEN_ESTATE;
     lien_ctx *ctx = listener->ctx;
@@ -243,7 +338,8 @@ void lieni_listener_close_locked(struct lien_listener *listener)
     if (listener->closed)
         return;
     listener->closed = true;
-    ctx->platform.net->acceptor_close(listener->acceptor);
+    if (listener->acceptor)
+        ctx->platform.net->acceptor_close(listener->acceptor);
     listener->acceptor = NULL;
     struct lieni_node *n;
     while ((n = lieni_list_pop(&listener->waiting))) {
@@ -262,6 +358,8 @@ int lien_listener_close(lien_listener **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->ctx))
+        return LIEN_EFORK;
     struct lien_listener *listener = *slot;
     lien_ctx *ctx = listener->ctx;
     lieni_ctx_lock(ctx);

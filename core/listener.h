@@ -18,12 +18,14 @@ struct lien_listener {
     struct lieni_acceptor *acceptor;
     char address[96];
     struct lieni_strand *strand;
-    struct lieni_task closed_task;
+    struct lieni_task closed_task, drained_task;
     struct lieni_node waiting; // conns, by listen_node
     unsigned n_waiting;
+    struct lieni_node members; // conns that it accepted and that are not GONE, by member_node
+    bool draining, drained;
     unsigned n_foreign; // given away, and not yet taken
     unsigned
-        refs; // handle; each connection of it that is not given to the application; closed task; waiters
+        refs; // handle; each connection of it, twice until it is given to the application; tasks; waiters
     bool closed;
 };
 
@@ -31,6 +33,8 @@ struct lien_listener {
 void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream *stream);
 // One of its connections opened: give it to the application.
 void lieni_listener_opened(struct lien_listener *listener, struct lien_conn *conn);
+// One of its connections ended, or has drained.
+void lieni_listener_drain_step(struct lien_listener *listener);
 void lieni_listener_unref(struct lien_listener *listener);
 void lieni_listener_free(struct lien_listener *listener); // progress context
 void lieni_listener_close_locked(struct lien_listener *listener);

@@ -195,6 +195,7 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
         send->arg = opts->arg;
     }
     lieni_list_append(&conn->sends, &send->node);
+    lieni_liveness_watch(conn);
     conn->ctx->stats.messages_sent++;
     if (out) {
         send->refs++;
@@ -216,6 +217,8 @@ int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *cons
     lien_send_opts full;
     if (!conn || (head_len > 0 && !head))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = send_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -231,6 +234,8 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     lien_send_opts full;
     if (!conn || (head_len > 0 && !head))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = send_opts(opts, &full);
     lien_ctx *ctx = conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
@@ -407,7 +412,7 @@ static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
     if (rc != LIEN_ELIMIT)
         return rc;
     // Its release is owed from now on, though nothing is read before there is memory.
-    rc = lieni_import_open(conn, frame->name);
+    rc = lieni_import_first(conn, frame->name);
     if (rc != 0)
         return rc;
     msg->wait.len = frame->total;
@@ -449,6 +454,7 @@ int lieni_message_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     conn->link.slab_refs++;
     lieni_list_init(&msg->node);
     lieni_list_append(&conn->inbox, &msg->node);
+    lieni_liveness_watch(conn);
     if ((!conn->has_handle && !conn->listener) ||
         conn->inbox_gap) { // closed here: nobody will take it
         msg->ready = true;
@@ -518,6 +524,8 @@ int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **out)
 {
     if (!conn || !out)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     if (conn->opts.on_message)
         return LIEN_ESTATE;
     lien_ctx *ctx = conn->ctx;
@@ -548,6 +556,8 @@ int lien_msg_head(const lien_msg *msg, const void **data, size_t *len)
 {
     if (!msg || !data || !len)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(msg->conn->ctx))
+        return LIEN_EFORK;
     *data = msg->head;
     *len = msg->head_len;
     return 0;
@@ -555,13 +565,15 @@ int lien_msg_head(const lien_msg *msg, const void **data, size_t *len)
 
 lien_buf *lien_msg_body(lien_msg *msg)
 {
-    return msg ? msg->body : NULL;
+    return msg && !lieni_ctx_forked(msg->conn->ctx) ? msg->body : NULL;
 }
 
 int lien_msg_take_body(lien_msg *msg, lien_buf **buf)
 {
     if (!msg || !buf)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(msg->conn->ctx))
+        return LIEN_EFORK;
     if (!msg->body)
         return LIEN_ENOTFOUND;
     lieni_ctx_lock(msg->conn->ctx);
@@ -577,9 +589,11 @@ void lien_msg_free(lien_msg **slot)
     if (!slot || !*slot)
         return;
     struct lien_msg *msg = *slot;
-    lien_ctx *ctx = msg->conn->ctx;
-    lieni_ctx_lock(ctx);
     *slot = NULL;
+    lien_ctx *ctx = msg->conn->ctx;
+    if (lieni_ctx_forked(ctx))
+        return;
+    lieni_ctx_lock(ctx);
     msg_free(msg);
     lieni_ctx_unlock(ctx);
 }

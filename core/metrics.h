@@ -37,7 +37,10 @@
     X(pool_bytes, GAUGE, "lien_pool_bytes", "bytes", "Bytes in pool buffers handed out")           \
     X(log_dropped, COUNTER, "lien_log_dropped", "", "Log lines dropped by a full ring")            \
     X(guard_skipped, COUNTER, "lien_guard_skipped", "",                                            \
-      "Lends in guarded pools that went on unprotected")
+      "Lends in guarded pools that went on unprotected")                                           \
+    X(channel_attempts, COUNTER, "lien_channel_attempts", "", "Connections that channels began")   \
+    X(calls_resent, COUNTER, "lien_calls_resent", "",                                              \
+      "Calls that channels sent again, having never begun")
 // clang-format on
 
 // The fields that lie within stats->size, as OpenMetrics text ended by "# EOF\n" and NUL; freed by the

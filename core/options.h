@@ -49,6 +49,12 @@
     X(call_ms, UINT, "30000", 1, 3600000, "ms", "Deadline of a call that names none")              \
     X(requests_max, UINT, "4096", 1, 1048576, "requests",                                          \
       "Requests that handlers may have at once; more calls are answered with LIEN_EOVERLOAD")      \
+    X(backoff_min_ms, UINT, "100", 1, 3600000, "ms",                                               \
+      "First bound of a channel's wait between two rounds of attempts")                            \
+    X(backoff_max_ms, UINT, "10000", 1, 3600000, "ms",                                             \
+      "Last bound of a channel's wait, which doubles up to it")                                    \
+    X(channel_queue, UINT, "256", 1, 1048576, "calls",                                             \
+      "Calls that may wait in a channel for a connection or credit")                               \
     X(message_max, UINT, "4G", 0, 4294967296, "bytes", "Largest body of a message that is taken")  \
     X(receive_pool, UINT, "4G", 65536, 1099511627776, "bytes",                                     \
       "Limit of the ctx's own pool for received bodies")                                           \

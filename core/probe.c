@@ -74,11 +74,14 @@ static void answered(struct lien_conn *conn, const struct lieni_probe *p)
 
 int lieni_probe_answered(struct lien_conn *conn, const struct lieni_frame *frame)
 {
-    if (frame->n_probes > conn->calls.n_probing)
-        return LIEN_EPROTO;
-    conn->calls.n_probing -= frame->n_probes;
-    for (uint32_t i = 0; i < frame->n_probes; i++)
+    struct lieni_calls *calls = &conn->calls;
+    for (uint32_t i = 0; i < frame->n_probes; i++) {
+        // Answers come in the order of the questions: so each question gets one, and an answer is never taken for another's.
+        if (calls->n_probing == 0 || frame->probes[i].id != calls->next_probe - calls->n_probing)
+            return LIEN_EPROTO;
+        calls->n_probing--;
         answered(conn, &frame->probes[i]);
+    }
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
 
@@ -111,6 +112,15 @@ static unsigned do_work(lien_ctx *ctx)
         lieni_conn_unref(conn);
         done++;
     }
+    while ((n = lieni_list_pop(&ctx->channel_work)))
+        lieni_list_append(&batch, n);
+    while ((n = lieni_list_pop(&batch))) {
+        struct lien_channel *channel = lieni_container(n, struct lien_channel, work);
+        channel->refs++;
+        lieni_channel_work(channel);
+        lieni_channel_unref(channel);
+        done++;
+    }
     return done;
 }
 
@@ -159,11 +169,12 @@ static unsigned pass(lien_ctx *ctx, unsigned ready)
 {
     const lien_ctx *outer = in_pass;
     in_pass = ctx;
-    if (ready & READY_WAKE)
-        clear_fd(ctx->wake_fd);
     if (ready & READY_TIMER)
         clear_fd(ctx->timer_fd);
     lieni_ctx_lock(ctx);
+    // Not from under a thread that sleeps on the descriptor in wait_driven() and was not scheduled yet: it would sleep on.
+    if ((ready & READY_WAKE) && !(ctx->app_driven && ctx->waiters > 0))
+        clear_fd(ctx->wake_fd);
     unsigned done = lieni_progress_bury(ctx);
     lieni_ctx_unlock(ctx);
     if ((ready & READY_NET) || ctx->net_again)
@@ -192,8 +203,8 @@ unsigned lieni_progress_pass(lien_ctx *ctx)
 
 static bool work_waits(lien_ctx *ctx)
 {
-    return ctx->stop || !lieni_list_empty(&ctx->work) || !lieni_list_empty(&ctx->graveyard) ||
-           !lieni_list_empty(&ctx->dead_listeners);
+    return ctx->stop || !lieni_list_empty(&ctx->work) || !lieni_list_empty(&ctx->channel_work) ||
+           !lieni_list_empty(&ctx->graveyard) || !lieni_list_empty(&ctx->dead_listeners);
 }
 
 void lieni_progress_set_timer(lien_ctx *ctx, uint64_t when)
@@ -309,6 +320,8 @@ int lien_ctx_fd(lien_ctx *ctx, int *fd)
 {
     if (!ctx || !fd)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     if (!ctx->app_driven || ctx->epoll_fd < 0)
         return LIEN_ESTATE;
     *fd = ctx->epoll_fd;
@@ -319,6 +332,8 @@ int lien_ctx_arm(lien_ctx *ctx)
 {
     if (!ctx)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     return ctx->app_driven ? lieni_progress_arm(ctx) : LIEN_ESTATE;
 }
 
@@ -326,6 +341,8 @@ int lien_ctx_progress(lien_ctx *ctx)
 {
     if (!ctx)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     if (!ctx->app_driven)
         return LIEN_ESTATE;
     if (lieni_dispatch_where(ctx->dispatch, NULL) != LIENI_ELSEWHERE)

@@ -92,10 +92,10 @@ static void settled(struct lien_read *read, int released)
     read->space = NULL;
     lieni_list_remove(&read->node);
     lieni_import_read_over(conn, read->name);
-    if (read->over)
-        read->over(read->owner, read->status != 0 ? read->status : released);
     if (read->on_released)
         post_task(read, &read->released_task);
+    if (read->over) // after the task: the strand is the owner's, which this may end
+        read->over(read->owner, read->status != 0 ? read->status : released);
     lieni_ctx_changed(conn->ctx);
     lieni_read_unref(read); // running
 }
@@ -429,6 +429,7 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     lieni_conn_ref(conn);
     lieni_import_read_begins(conn, read->name);
     lieni_list_append(&conn->reads, &read->node);
+    lieni_liveness_watch(conn);
     if (opts->timeout_ms && opts->timeout_ms != LIEN_FOREVER)
         lieni_timer_set(&conn->ctx->timers, &read->timer,
                         lieni_ctx_deadline(conn->ctx, opts->timeout_ms));
@@ -480,6 +481,8 @@ int lien_read_start(lien_conn *conn, const void *token, size_t token_len, lien_s
     lien_read_opts full;
     if (!conn || !token || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     int rc = read_opts(opts, &full);
     if (rc != 0)
         return rc;
@@ -505,6 +508,8 @@ int lien_read_cancel(lien_read *read)
 {
     if (!read)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(read->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = read->conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_read_stop(read, LIEN_ECANCELED);
@@ -514,13 +519,17 @@ int lien_read_cancel(lien_read *read)
 
 lien_path lien_read_path(const lien_read *read)
 {
-    return read && read->conn->ops ? read->conn->ops->traits->path : LIEN_PATH_NONE;
+    if (!read || !read->conn->ops || lieni_ctx_forked(read->conn->ctx))
+        return LIEN_PATH_NONE;
+    return read->conn->ops->traits->path;
 }
 
 int lien_read_close(lien_read **slot)
 {
     if (!slot || !*slot)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_read *read = *slot;
     lien_ctx *ctx = read->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -550,6 +559,8 @@ int lien_read_wait(lien_conn *conn, const void *token, size_t token_len, lien_bu
     lien_read_opts full;
     if (!conn || !token)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = conn->ctx;
     int rc = read_opts(opts, &full);
     if (rc == 0)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/channel.h"
 #include "core/message.h"
 #include "core/read.h"
 #include "core/verify.h"
@@ -59,6 +60,9 @@ void lieni_request_unref(struct lien_request *request)
     free(request->read);
     free(request->reply);
     free(request);
+    lieni_calls_drain_step(conn);
+    if (conn->channel)
+        lieni_channel_room(conn->channel);
     lieni_conn_unref(conn);
 }
 
@@ -133,9 +137,12 @@ void lieni_request_reply_pump(struct lien_conn *conn)
     struct lieni_node *n;
     while ((n = lieni_list_first(&conn->calls.replies))) {
         struct lien_request *request = lieni_container(n, struct lien_request, reply_node);
+        if (conn->calls.goaway_due && !request->begun)
+            return; // the caller is to know why
         struct lieni_frame frame = {.kind = LIENI_FRAME_REPLY,
                                     .call = request->id,
                                     .status = request->reply_status,
+                                    .unbegun = !request->begun,
                                     .head = request->reply,
                                     .head_len = request->reply_len};
         const struct lieni_token_data *body = request->reply_body;
@@ -204,8 +211,9 @@ void lieni_request_cancel(struct lien_request *request, int status, bool tell)
 int lieni_request_cancel_arrived(struct lien_conn *conn, uint64_t id)
 {
     struct lieni_request_slot *slot = &conn->calls.peer[lieni_call_slot(id)];
-    if (slot->gen != lieni_call_gen(id))
+    if (slot->gen != lieni_call_gen(id) || slot->cancelled)
         return LIEN_EPROTO;
+    slot->cancelled = true;
     if (slot->request)
         lieni_request_cancel(slot->request, LIEN_ECANCELED, true);
     return 0; // else our REPLY was on its way
@@ -236,6 +244,7 @@ static void run_handle(struct lieni_task *task)
         lieni_request_cancel(request, LIEN_ECANCELED, true);
     bool begins = request->state == LIENI_REQUEST_QUEUED;
     if (begins) {
+        request->begun = true;
         set_state(request, LIENI_REQUEST_LIVE);
     } else {
         set_state(request, LIENI_REQUEST_OVER);
@@ -328,7 +337,7 @@ static int open_spaces(struct lien_request *request, const struct lieni_frame *f
                                                .total = frame->read_total,
                                                .n_keys = frame->n_read_keys};
     memcpy(request->read->keys, frame->read_keys, frame->n_read_keys * sizeof(frame->read_keys[0]));
-    rc = lieni_import_open(conn, frame->read_name);
+    rc = lieni_import_first(conn, frame->read_name);
     if (rc != 0) {
         free(request->read);
         request->read = NULL;
@@ -376,18 +385,21 @@ int lieni_request_arrived(struct lien_conn *conn, struct lieni_recv_slot *slot,
     if (!request)
         return LIEN_ENOMEM;
     s->gen++;
+    s->cancelled = false;
     s->request = request;
     int refused = 0, rc = open_spaces(request, frame);
     if (rc != 0) { // the connection ends, and with it the request
         lieni_request_cancel(request, rc, false);
-        return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
+        return rc;
     }
     rc = refusal(request, frame);
     if (rc != 0) {
         if (frame->n_keys > 0) // released unread
+            refused = lieni_import_first(conn, frame->name);
+        if (frame->n_keys > 0 && refused == 0)
             refused = lieni_import_release(conn, frame->name);
         lieni_request_cancel(request, rc, true);
-        return refused == LIEN_ESTALE ? LIEN_EPROTO : refused;
+        return refused;
     }
     lieni_timer_set(&conn->ctx->timers, &request->timer, request->deadline);
     return frame->n_keys > 0 ? fetch(request, frame) : begin(request);
@@ -424,6 +436,10 @@ void lieni_request_writes_over(struct lien_request *request)
 {
     if (request->state != LIENI_REQUEST_REPLYING || request->n_writes > 0)
         return;
+    if (request->gave_up && request->reply_status == 0) { // after the reply: it fails all the same
+        forget_reply(request);
+        request->reply_status = LIEN_ETIMEDOUT;
+    }
     set_state(request, LIENI_REQUEST_OVER);
     if (request->has_timer)
         lieni_timer_clear(&request->conn->ctx->timers, &request->timer);
@@ -489,6 +505,8 @@ int lien_request_reply_body(lien_request **slot, int status, const void *data, s
 {
     if (!slot || !*slot || (len > 0 && !data) || status > 0)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked((*slot)->conn->ctx))
+        return LIEN_EFORK;
     struct lien_request *request = *slot;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -515,8 +533,10 @@ void lien_request_drop(lien_request **slot)
         return;
     struct lien_request *request = *slot;
     lien_ctx *ctx = request->conn->ctx;
-    lieni_ctx_lock(ctx);
     *slot = NULL;
+    if (lieni_ctx_forked(ctx))
+        return;
+    lieni_ctx_lock(ctx);
     request->on_cancel = NULL;
     lieni_request_cancel(request, LIEN_ECANCELED, true);
     finish(request);
@@ -525,10 +545,17 @@ void lien_request_drop(lien_request **slot)
 
 // -- Asking --
 
+static bool usable_here(const lien_request *request)
+{
+    return request && !lieni_ctx_forked(request->conn->ctx);
+}
+
 int lien_request_args(const lien_request *request, const void **data, size_t *len)
 {
     if (!request || !data || !len)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     *data = request->args;
     *len = request->args_len;
     return 0;
@@ -536,13 +563,15 @@ int lien_request_args(const lien_request *request, const void **data, size_t *le
 
 lien_buf *lien_request_body(lien_request *request)
 {
-    return request ? request->body.buf : NULL;
+    return usable_here(request) ? request->body.buf : NULL;
 }
 
 int lien_request_take_body(lien_request *request, lien_buf **buf)
 {
     if (!request || !buf)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
     int rc = request->body.buf ? 0 : LIEN_ENOTFOUND;
@@ -557,22 +586,22 @@ int lien_request_take_body(lien_request *request, lien_buf **buf)
 
 const char *lien_request_method(const lien_request *request)
 {
-    return request ? request->method->name : NULL;
+    return usable_here(request) ? request->method->name : NULL;
 }
 
 uint64_t lien_request_read_len(const lien_request *request)
 {
-    return request && request->read ? request->read->total : 0;
+    return usable_here(request) && request->read ? request->read->total : 0;
 }
 
 uint64_t lien_request_write_len(const lien_request *request)
 {
-    return request ? request->space_len : 0;
+    return usable_here(request) ? request->space_len : 0;
 }
 
 uint32_t lien_request_left_ms(lien_request *request)
 {
-    if (!request)
+    if (!usable_here(request))
         return 0;
     uint64_t now = lieni_ctx_now(request->conn->ctx);
     return now < request->deadline ? (uint32_t)((request->deadline - now) / LIENI_MS) : 0;
@@ -580,7 +609,7 @@ uint32_t lien_request_left_ms(lien_request *request)
 
 bool lien_request_cancelled(lien_request *request)
 {
-    if (!request)
+    if (!usable_here(request))
         return true;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
@@ -593,6 +622,8 @@ int lien_request_on_cancel(lien_request *request, void (*fn)(void *arg), void *a
 {
     if (!request)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
     int rc = request->state == LIENI_REQUEST_LIVE ? 0 : LIEN_ECANCELED;

@@ -31,6 +31,7 @@ struct lien_request {
     struct lieni_timer timer;
     bool has_timer;
     bool posted;            // its handler's task was
+    bool begun;             // its handler did
     struct lieni_body body; // of the arguments
     uint64_t reply_max;
     struct lien_grant *reply_grant; // of the reply's body, until the REPLY is on its way

@@ -72,6 +72,8 @@ int lien_request_read(lien_request *request, lien_space *space, const lien_trans
     lien_transfer_opts full;
     if (!request || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, LIEN_UNVERIFIED, &full);
     if (rc != 0)
         return rc;
@@ -94,6 +96,8 @@ int lien_request_read_wait(lien_request *request, lien_space *space, const lien_
     lien_transfer_opts full;
     if (!request || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, LIEN_UNVERIFIED, &full);
     lien_ctx *ctx = request->conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
@@ -425,6 +429,7 @@ static int start_write(struct lien_request *request, lien_buf *const *bufs, size
     }
     write->refs++; // the answer's
     lieni_list_append(&conn->calls.writes, &write->node);
+    lieni_liveness_watch(conn);
     lieni_list_append(&conn->calls.writes_due, &write->due);
     if (opts->timeout_ms && opts->timeout_ms != LIEN_FOREVER)
         lieni_timer_set(&conn->ctx->timers, &write->timer,
@@ -439,6 +444,8 @@ int lien_request_write(lien_request *request, lien_buf *const *bufs, size_t n,
     lien_transfer_opts full;
     if (!request)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, 0, &full);
     if (rc != 0)
         return rc;
@@ -458,6 +465,8 @@ int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t
     lien_transfer_opts full;
     if (!request)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(request->conn->ctx))
+        return LIEN_EFORK;
     int rc = transfer_opts(opts, 0, &full);
     lien_ctx *ctx = request->conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)

@@ -198,6 +198,8 @@ int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space
 {
     if (!ctx || !space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     int rc = lieni_target_open(ctx, bufs, n, space);
     lieni_ctx_unlock(ctx);
@@ -206,13 +208,15 @@ int lien_space_open(lien_ctx *ctx, lien_buf **bufs, size_t n, lien_space **space
 
 uint64_t lien_space_len(const lien_space *space)
 {
-    return space ? space->len : 0;
+    return space && !lieni_ctx_forked(space->ctx) ? space->len : 0;
 }
 
 int lien_space_buf(lien_space *space, size_t i, lien_buf **buf)
 {
     if (!space || !buf)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(space->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(space->ctx);
     int rc = refusal(space);
     if (rc == 0 && i >= space->n)
@@ -227,6 +231,8 @@ int lien_space_take(lien_space *space, lien_buf **bufs, size_t n)
 {
     if (!space || (!bufs && n > 0))
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(space->ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(space->ctx);
     int rc = lieni_target_take(space, bufs, n);
     lieni_ctx_unlock(space->ctx);
@@ -237,6 +243,8 @@ int lien_space_wait(lien_space *space, uint32_t timeout_ms)
 {
     if (!space)
         return LIEN_EINVAL;
+    if (lieni_ctx_forked(space->ctx))
+        return LIEN_EFORK;
     lien_ctx *ctx = space->ctx;
     lieni_ctx_lock(ctx);
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
@@ -255,8 +263,10 @@ void lien_space_free(lien_space **slot)
         return;
     lien_space *space = *slot;
     lien_ctx *ctx = space->ctx;
+    *slot = NULL;
+    if (lieni_ctx_forked(ctx))
+        return;
     lieni_ctx_lock(ctx);
     lieni_target_free(space);
-    *slot = NULL;
     lieni_ctx_unlock(ctx);
 }

@@ -4,6 +4,7 @@
 // drain whose entries still count, destruction, proof; then everything is home, or in quarantine (R12). Under the state lock;
 // endpoints are shut down and destroyed in progress context with the lock released.
 
+#include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
 #include "core/message.h"
@@ -19,7 +20,8 @@ static void leave_bootstrap(struct lien_conn *conn)
     conn->stream = NULL;
     free(conn->hs);
     conn->hs = NULL;
-    lieni_conn_fabric_over(conn);
+    if (!conn->ep)
+        lieni_conn_fabric_over(conn);
 }
 
 static void stop_timers(struct lien_conn *conn)
@@ -33,6 +35,8 @@ static void stop_timers(struct lien_conn *conn)
 // The application, or the listener that would have given it to the application, hears of the end.
 static void tell(struct lien_conn *conn)
 {
+    if (conn->channel)
+        lieni_channel_down(conn->channel, conn->status);
     if (!conn->was_open) {
         if (conn->has_handle && !conn->quiet)
             lieni_conn_post(conn, &conn->open_task);
@@ -122,9 +126,17 @@ static void gone(struct lien_conn *conn)
     conn->ctx->stats.conns_lost += conn->was_open && conn->status != LIEN_ECLOSED;
     if (!conn->has_handle)
         lieni_messages_drop(conn);
+    lieni_conn_fabric_over(
+        conn); // not sooner: until then a thread of the provider's may hang in it
     lieni_calls_gone(conn);
     lieni_pool_unref(conn->opts.pool);
     conn->opts.pool = NULL;
+    if (conn->origin) {
+        lieni_list_remove(&conn->member_node);
+        lieni_listener_drain_step(conn->origin);
+        lieni_listener_unref(conn->origin);
+        conn->origin = NULL;
+    }
     lieni_conn_closed(conn);
     lieni_conn_unref(conn); // its life
 }

@@ -112,7 +112,8 @@ static int decode_names(const uint8_t *bytes, size_t len, uint32_t slots, struct
 static int decode_bare(size_t len, struct lieni_frame *frame, const char **why)
 {
     if (len != LIENI_FRAME_HEADER)
-        return malformed(why, "bytes after the header of CREDIT, BEAT, BYE, ALIVE or GOAWAY");
+        return malformed(why,
+                         "bytes after the header of CREDIT, BEAT, BYE, ALIVE, GOAWAY or HEARD");
     no_body(frame);
     return 0;
 }
@@ -157,6 +158,7 @@ int lieni_frame_decode(const uint8_t *bytes, size_t len, const struct lieni_wire
     case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
     case LIENI_FRAME_GOAWAY:
+    case LIENI_FRAME_HEARD:
         rc = decode_bare(len, frame, why);
         break;
     case LIENI_FRAME_CALL:
@@ -218,6 +220,7 @@ static size_t encoded_len(const struct lieni_frame *frame)
     case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
     case LIENI_FRAME_GOAWAY:
+    case LIENI_FRAME_HEARD:
         return LIENI_FRAME_HEADER;
     case LIENI_FRAME_CALL:
     case LIENI_FRAME_REPLY:
@@ -267,6 +270,7 @@ int lieni_frame_encode(const struct lieni_frame *frame, uint8_t *bytes, size_t s
     case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
     case LIENI_FRAME_GOAWAY:
+    case LIENI_FRAME_HEARD:
         break;
     }
     *len = need;

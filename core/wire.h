@@ -40,7 +40,8 @@ enum lieni_frame_kind {
     LIENI_FRAME_WRITE =
         12, // control: READ these grants of the sender into the write space of a call of the receiver
     LIENI_FRAME_WRITTEN = 13, // control: the end of a WRITE
-    LIENI_FRAME_GOAWAY = 14   // control: the sender takes no new calls
+    LIENI_FRAME_GOAWAY = 14,  // control: the sender takes no new calls
+    LIENI_FRAME_HEARD = 15    // control: the answer to GOAWAY: no CALL of the sender follows it
 };
 
 // A call's id: (generation << 16 | slot) << 1 | side. `side` is 1 for calls of the side that accepted the connection.
@@ -113,6 +114,7 @@ struct lieni_frame {
     uint32_t n_read_keys;
     struct lieni_key read_keys[LIEN_BUFS_MAX];
     int32_t status; // REPLY, WRITTEN
+    bool unbegun;   // REPLY: no handler began
     // WRITE, WRITTEN
     uint32_t write;
     bool first, last;   // WRITE

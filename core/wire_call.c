@@ -8,7 +8,7 @@
 
 // Offsets behind the frame header.
 enum {
-    CALL_ID = 0, // in all of them but PROBE, ANSWER, GOAWAY
+    CALL_ID = 0, // in all of them but PROBE, ANSWER, GOAWAY, HEARD
     CALL_DEADLINE = 8,
     CALL_METHOD = 12,
     CALL_KEYS = 13,
@@ -20,7 +20,8 @@ enum {
     CALL_READ = 48, // slot, generation, total
     REPLY_STATUS = 8,
     REPLY_KEYS = 12,
-    REPLY_ZERO = 13,
+    REPLY_UNBEGUN = 13,
+    REPLY_ZERO = 14,
     REPLY_BODY = 16,
     REPLY_FIXED = 32,
     CANCEL_FIXED = 8,
@@ -145,6 +146,8 @@ static int decode_reply(const uint8_t *bytes, size_t len, const struct lieni_wir
     const uint8_t *keys = at + REPLY_FIXED;
     if (n > LIEN_BUFS_MAX || n * LIENI_KEY_SIZE > rest)
         return malformed(why, "REPLY buffers is above 64, or what the frame's length holds");
+    if (at[REPLY_UNBEGUN] > 1)
+        return malformed(why, "REPLY unbegun is not 0 or 1");
     if (!lieni_all_zero(at + REPLY_ZERO, REPLY_BODY - REPLY_ZERO))
         return malformed(why, "REPLY reserved bytes are not 0");
     int rc = check_call(at, limits, limits->side, why);
@@ -157,6 +160,7 @@ static int decode_reply(const uint8_t *bytes, size_t len, const struct lieni_wir
     no_body(frame);
     frame->call = lieni_get64(at);
     frame->status = (int32_t)lieni_get32(at + REPLY_STATUS);
+    frame->unbegun = at[REPLY_UNBEGUN] != 0;
     load_body(frame, at + REPLY_BODY, keys, n);
     frame->head = keys + n * LIENI_KEY_SIZE;
     frame->head_len = rest - n * LIENI_KEY_SIZE;
@@ -306,6 +310,7 @@ int lieni_wire_call_decode(enum lieni_frame_kind kind, const uint8_t *bytes, siz
     case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
     case LIENI_FRAME_GOAWAY:
+    case LIENI_FRAME_HEARD:
         break;
     }
     return malformed(why, "not a frame of a call");
@@ -356,6 +361,7 @@ static void encode_reply(const struct lieni_frame *frame, uint8_t *at, _Atomic u
     lieni_put64(at, frame->call);
     lieni_put32(at + REPLY_STATUS, (uint32_t)frame->status);
     at[REPLY_KEYS] = (uint8_t)frame->n_keys;
+    at[REPLY_UNBEGUN] = frame->unbegun;
     store_body(at + REPLY_BODY, at + REPLY_FIXED, frame);
     store_head(at + REPLY_FIXED + frame->n_keys * LIENI_KEY_SIZE, frame, copied);
 }
@@ -446,6 +452,7 @@ void lieni_wire_call_encode(const struct lieni_frame *frame, uint8_t *at, _Atomi
     case LIENI_FRAME_ALIVE:
     case LIENI_FRAME_BYE:
     case LIENI_FRAME_GOAWAY:
+    case LIENI_FRAME_HEARD:
         break;
     }
 }

@@ -237,20 +237,14 @@ static int net_arm(struct lieni_net *net)
 
 // -- Listening ---------------------------------------------------------------------------------------------------------------------
 
-static int net_listen(struct lieni_net *net, const char *text, void *user,
-                      struct lieni_acceptor **out, char *bound, size_t size)
+// Accepts on `fd`, which is the acceptor's from a return of 0 on.
+static int accept_on(struct lieni_net *net, int fd, const char *text, void *user,
+                     struct lieni_acceptor **out)
 {
-    struct lieni_address address;
-    int fd = -1;
-    const char *why = lieni_address_parse(text, &address);
-    if (!why)
-        why = lieni_address_listen(&address, &fd);
-    if (why)
-        return say(net, LIEN_LOG_ERROR, LIEN_EADDR, "cannot listen at '%s': %s", text, why);
     struct lieni_acceptor *acceptor = calloc(1, sizeof *acceptor);
-    int code = acceptor ? lieni_address_bound(&address, fd, bound, size) : LIEN_ENOMEM;
-    if (code != 0)
-        goto fail;
+    int code = 0;
+    if (!acceptor)
+        return LIEN_ENOMEM;
     acceptor->watch.kind = WATCH_ACCEPTOR;
     acceptor->net = net;
     acceptor->user = user;
@@ -262,14 +256,54 @@ static int net_listen(struct lieni_net *net, const char *text, void *user,
     else
         TAILQ_INSERT_TAIL(&net->acceptors, acceptor, link);
     pthread_mutex_unlock(&net->lock);
-    if (code != 0)
-        goto fail;
-    *out = acceptor;
-    return 0;
-fail:
-    free(acceptor);
-    close(fd);
+    if (code == 0)
+        *out = acceptor;
+    else
+        free(acceptor);
     return code;
+}
+
+static int net_listen(struct lieni_net *net, const char *text, void *user,
+                      struct lieni_acceptor **out, char *bound, size_t size)
+{
+    struct lieni_address address;
+    int fd = -1;
+    const char *why = lieni_address_parse(text, &address);
+    if (!why)
+        why = lieni_address_listen(&address, &fd);
+    if (why)
+        return say(net, LIEN_LOG_ERROR, LIEN_EADDR, "cannot listen at '%s': %s", text, why);
+    int code = lieni_address_bound(&address, fd, bound, size);
+    if (code == 0)
+        code = accept_on(net, fd, text, user, out);
+    if (code != 0)
+        close(fd);
+    return code;
+}
+
+static int net_listen_fd(struct lieni_net *net, int fd, void *user, struct lieni_acceptor **out,
+                         char *bound, size_t size)
+{
+    struct lieni_address address = {.host = ""};
+    const char *why = lieni_address_inherit(fd);
+    if (why)
+        return say(net, LIEN_LOG_ERROR, LIEN_EINVAL, "cannot listen on descriptor %d: %s", fd, why);
+    int code = lieni_address_bound(&address, fd, bound, size);
+    if (code == 0 && (strncmp(bound, "[::]:", 5) == 0 || strncmp(bound, "0.0.0.0:", 8) == 0)) {
+        address.host[0] = '*'; // as net_listen() says it
+        code = lieni_address_bound(&address, fd, bound, size);
+    }
+    return code == 0 ? accept_on(net, fd, bound, user, out) : code;
+}
+
+static int net_acceptor_fd(struct lieni_acceptor *acceptor, int *fd)
+{
+    int own = fcntl(acceptor->fd, F_DUPFD_CLOEXEC, 3);
+    if (own < 0)
+        return say(acceptor->net, LIEN_LOG_ERROR, LIEN_ESYS,
+                   "the listening socket cannot be duplicated: %s", strerror(errno));
+    *fd = own;
+    return 0;
 }
 
 static void net_acceptor_close(struct lieni_acceptor *acceptor)
@@ -746,6 +780,8 @@ const struct lieni_net_ops lieni_net_sockets = {
     .arm = net_arm,
     .poll = net_poll,
     .listen = net_listen,
+    .listen_fd = net_listen_fd,
+    .acceptor_fd = net_acceptor_fd,
     .acceptor_close = net_acceptor_close,
     .connect = net_connect,
     .stream_user = net_stream_user,

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,6 +160,30 @@ const char *lieni_address_listen(const struct lieni_address *address, int *fd)
             break; // a machine without IPv6 goes on to IPv4
     }
     return why;
+}
+
+static bool sock_opt(int fd, int option, int *value)
+{
+    socklen_t len = sizeof *value;
+    return getsockopt(fd, SOL_SOCKET, option, value, &len) == 0;
+}
+
+const char *lieni_address_inherit(int fd)
+{
+    int type, domain, protocol, listening;
+    if (fd < 0 || !sock_opt(fd, SO_TYPE, &type))
+        return fd < 0 ? "it is negative" : strerror(errno);
+    if (type != SOCK_STREAM || !sock_opt(fd, SO_DOMAIN, &domain) ||
+        (domain != AF_INET && domain != AF_INET6) || !sock_opt(fd, SO_PROTOCOL, &protocol) ||
+        protocol != IPPROTO_TCP)
+        return "it is not a TCP socket";
+    if (!sock_opt(fd, SO_ACCEPTCONN, &listening) || !listening)
+        return "it does not listen";
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+        return strerror(errno);
+    return NULL;
 }
 
 int lieni_address_bound(const struct lieni_address *address, int fd, char *text, size_t size)

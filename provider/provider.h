@@ -210,6 +210,11 @@ struct lieni_net_ops {
     // "host:port", "[v6]:port", "*:port" (IPv4 and IPv6), port 0 any; host numeric or localhost. Binds at once (LIEN_EADDR after a report). `bound` gets the address as text.
     int (*listen)(struct lieni_net *net, const char *address, void *user,
                   struct lieni_acceptor **acceptor, char *bound, size_t size);
+    // The same on a socket that listens already, taken over unless it fails. LIEN_EINVAL after a report: not a listening stream socket over IP. LIEN_ENOTSUP: sim.
+    int (*listen_fd)(struct lieni_net *net, int fd, void *user, struct lieni_acceptor **acceptor,
+                     char *bound, size_t size);
+    // A descriptor of its own for the same socket, close-on-exec. LIEN_ESYS, LIEN_ENOTSUP: sim.
+    int (*acceptor_fd)(struct lieni_acceptor *acceptor, int *fd);
     void (*acceptor_close)(struct lieni_acceptor *acceptor);
 
     // Names are resolved without blocking the caller; several addresses are tried in turn. LIEN_EADDR: malformed, after a report. No deadline of its own: core's.

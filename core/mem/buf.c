@@ -304,6 +304,14 @@ static bool ends_wrongly(const lien_buf *buf, bool right, const char *what)
     return true;
 }
 
+bool lieni_buf_set_freed(lien_buf *buf, bool freed)
+{
+    lieni_mem_assert_locked(buf->root);
+    bool was = buf->freed;
+    buf->freed = freed;
+    return was;
+}
+
 void lieni_buf_unborrow(lien_buf *buf)
 {
     struct lieni_mem_root *root = buf->root;
@@ -439,7 +447,7 @@ void lieni_losses_abandon(struct lieni_mem_root *root)
     for (node = lieni_list_first(&root->bufs); node; node = lieni_list_next(&root->bufs, node)) {
         lien_buf *buf = lieni_container(node, lien_buf, all);
         enum lieni_buf_state state = state_of(buf);
-        if (!alive(buf) || state == LIENI_BUF_IDLE || buf->forever) {
+        if (!lieni_buf_alive(buf) || state == LIENI_BUF_IDLE || buf->forever) {
             continue;
         }
         lieni_mem_fail(root, LIEN_ESTATE, "buffer %p is still %s as the context ends; it is kept",
@@ -455,12 +463,12 @@ void lieni_losses_abandon(struct lieni_mem_root *root)
 
 size_t lien_buf_len(const lien_buf *buf)
 {
-    return buf && alive(buf) ? atomic_load_explicit(&buf->len, memory_order_relaxed) : 0;
+    return lieni_buf_check(buf) == 0 ? atomic_load_explicit(&buf->len, memory_order_relaxed) : 0;
 }
 
 size_t lien_buf_capacity(const lien_buf *buf)
 {
-    return buf && alive(buf) ? buf->cap : 0;
+    return lieni_buf_check(buf) == 0 ? buf->cap : 0;
 }
 
 void lieni_buf_trim(lien_buf *buf, size_t len)

@@ -204,7 +204,6 @@ int lieni_mem_done(struct lieni_mem_root *root, int rc);
 // Unmaps at once: at the end of functions called under the lock by others.
 void lieni_mem_reap(struct lieni_mem_root *root);
 bool lieni_mem_forked(const struct lieni_mem_root *root);
-unsigned lieni_fork_generation(void); // forks between the first process and this one
 // Debug builds: the state lock is held (by somebody).
 void lieni_mem_assert_locked(struct lieni_mem_root *root);
 __attribute__((format(printf, 3, 4))) int lieni_mem_fail(struct lieni_mem_root *root, int code,

@@ -32,6 +32,9 @@ int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root
 // gone; memory that is lent, lost or still registered stays mapped until the process ends.
 void lieni_mem_root_close(struct lieni_mem_root *root);
 
+// Forks between the process that opened the first root and this one. What was made in another generation is the parent's. Any thread.
+unsigned lieni_fork_generation(void);
+
 // What the ctx provides. The root of a ctx (not NULL).
 struct lieni_mem_root *lieni_ctx_mem(lien_ctx *ctx);
 // Something that a _wait function waits for changed: wakes all of them. Under the state lock.
@@ -97,6 +100,9 @@ struct lieni_doubt *lieni_buf_doubt_of(lien_buf *buf);
 size_t lieni_buf_doubt_len(const lien_buf *buf);
 // May these bytes leave by a way that checks what `own` (or NULL) stands for and nothing else? 0, LIEN_EUNVERIFIED.
 int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_doubt *own);
+
+// For a holder of a borrow: whether the buffer is freed when its last lend ends. Returns what it was before.
+bool lieni_buf_set_freed(lien_buf *buf, bool freed);
 
 // A space, a message or a request owns the handle while `kept`: lien_buf_free() of what was given out to look at has no effect, and is logged; nothing else may take it over (R6).
 void lieni_buf_keep(lien_buf *buf, bool kept);

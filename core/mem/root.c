@@ -17,8 +17,8 @@
 #include <string.h>
 
 // Roots whose ctx is gone and whose memory somebody may still touch: kept for good, on purpose.
-static pthread_mutex_t abandoned_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct lieni_mem_root *abandoned;
+// No lock: it could be held by a thread that a forked child does not have.
+static struct lieni_mem_root *_Atomic abandoned;
 
 static _Atomic unsigned fork_generation;
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
@@ -66,8 +66,8 @@ int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root
     (void)pthread_once(&fork_once, watch_forks);
     root->fork_generation = atomic_load_explicit(&fork_generation, memory_order_relaxed);
     root->args = *args;
-    struct lieni_node *heads[] = {&root->pools,  &root->mems, &root->kept, &root->regions,
-                                  &root->losses, &root->bufs, &root->spare};
+    struct lieni_node *heads[] = {&root->pools,  &root->mems, &root->kept,  &root->regions,
+                                  &root->losses, &root->bufs, &root->spare, &root->pins};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         lieni_list_init(heads[i]);
     }
@@ -97,10 +97,9 @@ void lieni_mem_enter(struct lieni_mem_root *root)
 static void abandon(struct lieni_mem_root *root)
 {
     root->abandoned = true;
-    pthread_mutex_lock(&abandoned_lock);
-    root->abandoned_next = abandoned;
-    abandoned = root;
-    pthread_mutex_unlock(&abandoned_lock);
+    root->abandoned_next = atomic_load(&abandoned);
+    while (!atomic_compare_exchange_weak(&abandoned, &root->abandoned_next, root)) {
+    }
 }
 
 void lieni_mem_leave(struct lieni_mem_root *root)

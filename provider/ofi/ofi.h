@@ -122,7 +122,8 @@ struct lieni_ep {
     struct fid_ep *ep;
     struct fid_cq *cq;
     struct fid_eq *eq;
-    int cq_fd; // -1 until registered with prov->epfd
+    bool unproven; // an endpoint of it was closed without proof
+    int cq_fd;     // -1 until registered with prov->epfd
     int eq_fd;
 
     TAILQ_ENTRY(lieni_ep) ring_link;
@@ -131,6 +132,8 @@ struct lieni_ep {
     atomic_bool touched; // posted to since last served
     unsigned quiet;      // servings in a row that found nothing; progress context
     bool look_eq;        // the event queue may have something; progress context
+    bool
+        eq_sleeps; // fi_trywait let the event queue sleep, and it was neither reported nor read since; progress context
     struct lieni_ofi_watch watch_cq, watch_eq;
     bool cq_broken; // progress context
     struct lieni_ofi_cm cm;
@@ -181,6 +184,8 @@ int lieni_ofi_post_read(struct lieni_ep *ep, void *dst, size_t len, struct lieni
                         uint64_t remote_addr, uint64_t remote_key, uint64_t context);
 void lieni_ofi_ep_shutdown(struct lieni_ep *ep);
 int lieni_ofi_ep_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *late);
+// fi_close(ep), drain, fi_close(cq), fi_close(eq), of what there is; *late counts the entries drained. What it proves of all that was ever posted.
+enum lieni_proof lieni_ofi_close_fids(struct lieni_ep *ep, uint64_t *late);
 // The only writer of ep->state. Caller holds ep->post_lock.
 void lieni_ofi_ep_enter(struct lieni_ep *ep, enum lieni_ofi_ep_state state);
 // The local descriptor of a region.

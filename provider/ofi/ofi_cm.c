@@ -17,6 +17,9 @@
 
 // Bytes of private data that any provider may hand us.
 #define DATA_MAX 256
+// Tries to connect, and the pause after the first that failed; it doubles.
+#define DIALS_MAX 4
+#define REDIAL_MS 10
 // fi_trywait may say "read again" a few times in a row; past this many, pause.
 #define TRYWAIT_MAX 16
 
@@ -95,7 +98,7 @@ static int64_t next_event(struct lieni_ep *ep, struct fid_eq *eq, uint32_t *kind
             got = fi_eq_readerr(eq, &entry, 0);
             if (got == -FI_EAGAIN)
                 continue;
-            *error = got < 0 ? (int)got : -entry.err;
+            *error = got < 0 ? (int)got : -(entry.err ? entry.err : FI_EOTHER);
             return LIEN_EIO;
         }
         if (got != -FI_EAGAIN && got != -FI_EINTR) {
@@ -123,6 +126,9 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
     rc = fi_cq_open(domain->domain, &cq_attr, &ep->cq, NULL);
     if (rc != 0)
         return failed(ep, "fi_cq_open", rc);
+    // What providers offer by default (tcp: 256) may be fewer than the credits that were promised.
+    if (info->rx_attr->size < ep->cm.n_recvs)
+        info->rx_attr->size = ep->cm.n_recvs;
     rc = fi_endpoint(domain->domain, info, &ep->ep, NULL);
     if (rc != 0)
         return failed(ep, "fi_endpoint", rc);
@@ -179,7 +185,7 @@ static int await_connected(struct lieni_ep *ep)
 
 // -- The two sides -----------------------------------------------------------------------------------------------------------------
 
-static int dial(struct lieni_ep *ep)
+static int dial_once(struct lieni_ep *ep)
 {
     int code = create(ep, ep->cm.info);
     if (code == 0)
@@ -190,6 +196,46 @@ static int dial(struct lieni_ep *ep)
     if (rc != 0)
         return failed(ep, "fi_connect", rc);
     return await_connected(ep);
+}
+
+// Whether the connection broke before anybody answered. 1.17's listener hangs up on a request whose header comes in two segments, and goes on listening; the error at our end is then
+// whatever errno held. A refusal, a timeout and an unreachable peer are answers.
+static bool broke(const struct lieni_ep *ep, int code)
+{
+    switch (ep->cm.provider_error) {
+    case FI_EINPROGRESS:
+    case FI_EAGAIN:
+    case FI_EINTR:
+    case FI_EIO:
+    case FI_EOTHER:
+    case FI_ECONNRESET:
+    case FI_ENOTCONN:
+    case EPIPE:
+        return code != LIEN_ECANCELED && code != LIEN_EPROTO;
+    default:
+        return false;
+    }
+}
+
+// Core's connect timer is the deadline. A try's endpoint held the receives: only where its end is proved may the next one have them.
+static int dial(struct lieni_ep *ep)
+{
+    int code = dial_once(ep), first = code, error = ep->cm.provider_error;
+    struct pollfd wake = {.fd = ep->cm.wakefd, .events = POLLIN};
+    for (int i = 1, ms = REDIAL_MS; i < DIALS_MAX && code != 0 && broke(ep, code); i++, ms *= 2) {
+        uint64_t late = 0;
+        if (lieni_ofi_close_fids(ep, &late) != LIENI_PROVEN || poll(&wake, 1, ms) > 0)
+            break;
+        atomic_store_explicit(&ep->outstanding, 0, memory_order_relaxed);
+        ep->cm.provider_error = 0;
+        code = dial_once(ep);
+    }
+    if (code != 0 &&
+        code != LIEN_ECANCELED) { // the first cause; what follows may be a port closed meanwhile
+        ep->cm.provider_error = error;
+        code = first;
+    }
+    return code;
 }
 
 // Waits for the request of the right peer; rejects others.

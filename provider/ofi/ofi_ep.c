@@ -383,28 +383,29 @@ void lieni_ofi_ep_shutdown(struct lieni_ep *ep)
     }
 }
 
-// fi_close(ep), drain, fi_close(cq), fi_close(eq).
-static enum lieni_proof close_fids(struct lieni_ep *ep, uint64_t *late)
+enum lieni_proof lieni_ofi_close_fids(struct lieni_ep *ep, uint64_t *late)
 {
     struct lieni_prov *prov = ep->prov;
-    enum lieni_proof proof = LIENI_PROVEN; // no endpoint was made: nothing was posted
-    int rc = 0;
-    if (ep->ep) {
-        rc = fi_close(&ep->ep->fid);
-        proof = rc == 0 && prov->ofi->traits->ep_end_proves ? LIENI_PROVEN : LIENI_UNKNOWN;
-    }
+    struct fid_ep *fid = ep->ep;
+    int rc = fid ? fi_close(&fid->fid) : 0; // no endpoint was made: nothing was posted
+    if (fid && (rc != 0 || !prov->ofi->traits->ep_end_proves))
+        ep->unproven = true;
+    ep->ep = NULL;
     if (ep->cq)
         *late += lieni_ofi_drain(ep);
     if (rc != 0) {
         // A second fi_close could close a stranger's descriptor (libfabric-facts 1.2): it and its queues stay.
         lieni_ofi_fail(prov, LIEN_LOG_WARN, "fi_close(endpoint), left behind", rc);
-        return proof;
+        ep->cq = NULL;
+        ep->eq = NULL;
     }
     if (ep->cq && (rc = fi_close(&ep->cq->fid)) != 0)
         lieni_ofi_fail(prov, LIEN_LOG_WARN, "fi_close(completion queue), left behind", rc);
     if (ep->eq && (rc = fi_close(&ep->eq->fid)) != 0)
         lieni_ofi_fail(prov, LIEN_LOG_WARN, "fi_close(event queue), left behind", rc);
-    return proof;
+    ep->cq = NULL;
+    ep->eq = NULL;
+    return ep->unproven ? LIENI_UNKNOWN : LIENI_PROVEN;
 }
 
 int lieni_ofi_ep_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *late)
@@ -419,7 +420,7 @@ int lieni_ofi_ep_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t 
         return LIEN_EBUSY;
     lieni_ofi_forget(ep);
     uint64_t count = 0;
-    enum lieni_proof shown = close_fids(ep, &count);
+    enum lieni_proof shown = lieni_ofi_close_fids(ep, &count);
     close_pep(ep);
     pthread_mutex_lock(&prov->lock);
     TAILQ_REMOVE(&ep->domain->eps, ep, link);

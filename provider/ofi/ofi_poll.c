@@ -4,7 +4,8 @@
 // by fi_trywait. An endpoint that was quiet for a few servings is put to sleep and leaves the ring, so idle ones cost nothing; arm does that for all. The ring turns, so no endpoint
 // starves another. All but touch and wake run in the progress context.
 //
-// An event queue is read when its descriptor was reported, when fi_trywait refused it (which takes that report back), and once at the start: not at every serving.
+// An event queue is read when its descriptor was reported, when fi_trywait refused it (which takes that report back), and once at the start: not at every serving. Put to sleep once, it
+// sleeps until it is reported or read: an endpoint falls asleep after most messages, and asking its event queue each time would be a system call a message.
 //
 // Sleep: arm sets prov->armed when the ring is empty; a post that then puts an endpoint on the ring writes wakefd, since fi_trywait was before the post.
 
@@ -210,7 +211,7 @@ static unsigned read_queue(struct lieni_ep *ep, struct lieni_event *events, unsi
 static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
 {
     unsigned n = 0;
-    ep->look_eq = false;
+    ep->look_eq = ep->eq_sleeps = false;
     while (n == 0) {
         _Alignas(struct fi_eq_cm_entry) uint8_t buffer[sizeof(struct fi_eq_cm_entry) + 256];
         uint32_t kind = 0;
@@ -249,10 +250,11 @@ static unsigned serve(struct lieni_ep *ep, struct lieni_event *events, unsigned 
 static int try_sleep(struct lieni_ep *ep)
 {
     struct fid *eq = &ep->eq->fid, *cq = &ep->cq->fid;
-    int rc = fi_trywait(ep->domain->fabric, &eq, 1);
+    int rc = ep->eq_sleeps ? 0 : fi_trywait(ep->domain->fabric, &eq, 1);
     if (rc != 0)
         ep->look_eq = true;
-    else if (!ep->cq_broken)
+    ep->eq_sleeps = rc == 0;
+    if (rc == 0 && !ep->cq_broken)
         rc = fi_trywait(ep->domain->fabric, &cq, 1);
     return rc;
 }
@@ -338,7 +340,10 @@ static void collect(struct lieni_prov *prov)
         const struct lieni_ofi_watch *what = ready[i].data.ptr;
         if (what) {
             what->ep->quiet = 0;
-            what->ep->look_eq = what->ep->look_eq || what->eq;
+            if (what->eq) {
+                what->ep->look_eq = true;
+                what->ep->eq_sleeps = false;
+            }
             ring_put(what->ep);
         } else {
             uint64_t count;

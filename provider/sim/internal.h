@@ -54,6 +54,8 @@ struct sim_op {
     size_t len;
     bool lent, engine, entry_made;
     bool filled;                      // all bytes are there, a success is on its way
+    bool hollow;                      // READ of which nothing is written
+    bool validated;                   // READ whose bytes nobody believes before their owner said so
     uint64_t remote_addr, remote_key; // READ
     const uint8_t *src;               // READ, once accepted
     struct lieni_mr *src_mr;
@@ -89,6 +91,7 @@ struct lieni_ep {
     bool shut;    // ep_shutdown was called: no posts
     bool serving; // its NIC still serves the peer's READs
     bool serve_due, serve_planned;
+    bool stalled;              // ... and never will again
     bool can_post;             // UP came out of poll
     struct lieni_ep_args args; // recvs not kept
     uint16_t port;
@@ -187,7 +190,8 @@ struct sim_node {
     unsigned index;
     char host[32];
     bool frozen, killed, silent;
-    bool wake; // poll has nothing, but progress should run (after EAGAIN, EBUSY)
+    uint64_t ahead; // of the world's clock
+    bool wake;      // poll has nothing, but progress should run (after EAGAIN, EBUSY)
     struct sim_rng random;
     struct lieni_platform platform;
     struct lieni_provider provider;

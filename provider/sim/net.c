@@ -158,6 +158,26 @@ static int net_listen(struct lieni_net *net, const char *address, void *user,
     return 0;
 }
 
+// There are no descriptors here.
+static int net_listen_fd(struct lieni_net *net, int fd, void *user,
+                         struct lieni_acceptor **acceptor, char *bound, size_t size)
+{
+    (void)net;
+    (void)fd;
+    (void)user;
+    (void)acceptor;
+    (void)bound;
+    (void)size;
+    return LIEN_ENOTSUP;
+}
+
+static int net_acceptor_fd(struct lieni_acceptor *acceptor, int *fd)
+{
+    (void)acceptor;
+    (void)fd;
+    return LIEN_ENOTSUP;
+}
+
 static void acceptor_close(struct lieni_acceptor *acceptor)
 {
     struct sim_node *node = acceptor->node;
@@ -468,6 +488,8 @@ const struct lieni_net_ops sim_net_ops = {
     .arm = net_arm,
     .poll = net_poll,
     .listen = net_listen,
+    .listen_fd = net_listen_fd,
+    .acceptor_fd = net_acceptor_fd,
     .acceptor_close = acceptor_close,
     .connect = net_connect,
     .stream_user = stream_user,

@@ -177,7 +177,10 @@ static int domain_close(struct lieni_domain *domain, enum lieni_proof *proof)
     for (struct lieni_ep *ep = world->eps; proven && ep; ep = ep->next)
         if (ep->domain == domain)
             sim_ep_end(ep, true);
-    *proof = proven ? LIENI_PROVEN : LIENI_UNKNOWN;
+    bool lies = !proven && sim_chance(world, world->config.p_lie);
+    if (lies)
+        sim_fault(world, LIENI_SIM_LIE, NULL);
+    *proof = proven || lies ? LIENI_PROVEN : LIENI_UNKNOWN;
     sim_note(world, "domain close", node, domain->number, proven, 0);
     return 0;
 }
@@ -536,8 +539,12 @@ static int ep_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *la
     ep->domain->eps--;
     world->counts.eps_open--;
     sim_ep_end(ep, proven);
+    bool lies = !proven && !world->config.traits.ep_end_proves &&
+                sim_chance(world, world->config.p_lie);
+    if (lies)
+        sim_fault(world, LIENI_SIM_LIE, ep->args.user);
     *late = ep->late;
-    *proof = proven ? LIENI_PROVEN : LIENI_UNKNOWN;
+    *proof = proven || lies ? LIENI_PROVEN : LIENI_UNKNOWN;
     return 0;
 }
 

@@ -23,7 +23,8 @@ struct sim_span {
     uintptr_t lo, hi;
     enum span_owner owner;
     unsigned count;
-    bool given; // SOURCE: freed while lent
+    bool given;     // SOURCE, validated TARGET: freed while lent
+    bool validated; // TARGET of a read that is validated
 };
 
 static const char *const kind_name[] = {
@@ -129,20 +130,26 @@ static struct sim_op *lent_overlap(const struct lieni_sim_world *world, uintptr_
     return NULL;
 }
 
-// A READ of a peer, accepted by an endpoint that still serves, with bytes of the range left to fetch.
+// A READ of a peer, accepted by an endpoint that still serves, with bytes of the range left to fetch; of those that are validated only if `any`.
 static const struct sim_op *fetch_overlap(const struct lieni_sim_world *world, uintptr_t lo,
-                                          uintptr_t hi)
+                                          uintptr_t hi, bool any)
 {
-    for (const struct lieni_ep *ep = world->eps; ep; ep = ep->next) {
+    for (const struct lieni_ep *ep = world->eps; ep && !world->config.peers_lie; ep = ep->next) {
         if (!ep->serving)
             continue;
         for (const struct sim_op *op = ep->serve.head; op; op = op->next_queued) {
             uintptr_t start = (uintptr_t)op->src + op->fetched, end = (uintptr_t)op->src + op->len;
-            if (start < hi && lo < end)
+            if (start < hi && lo < end && (any || !op->validated))
                 return op;
         }
     }
     return NULL;
+}
+
+static bool validated_target(const struct lieni_sim_world *world, uintptr_t at)
+{
+    size_t i = span_at(world, at);
+    return i < world->n_spans && world->spans[i].lo <= at && world->spans[i].validated;
 }
 
 void sim_shadow_post(struct sim_op *op)
@@ -159,7 +166,7 @@ void sim_shadow_post(struct sim_op *op)
                           kind_name[other->kind], (unsigned long long)other->number,
                           (unsigned long long)other->ep->number,
                           (long long)(op->addr - other->addr));
-    const struct sim_op *fetch = op->kind == SIM_SEND ? NULL : fetch_overlap(world, lo, hi);
+    const struct sim_op *fetch = op->kind == SIM_SEND ? NULL : fetch_overlap(world, lo, hi, false);
     if (op->len && fetch)
         lieni_sim_violate(world,
                           "node %u ep #%llu: %s #%llu posted over a source that READ #%llu of node "
@@ -175,6 +182,7 @@ void sim_shadow_post(struct sim_op *op)
     world->lent[i] = op;
     world->n_lent++;
     op->lent = op->engine = true;
+    op->validated = op->kind == SIM_READ && validated_target(world, lo);
 }
 
 void sim_shadow_end(struct sim_op *op)
@@ -193,7 +201,8 @@ void sim_shadow_end(struct sim_op *op)
 
 // -- What the driver saw -----------------------------------------------------------------------------------------------------------
 
-static void check_handed_out(struct lieni_sim_world *world, uintptr_t lo, uintptr_t hi)
+static void check_handed_out(struct lieni_sim_world *world, uintptr_t lo, uintptr_t hi,
+                             bool unregistered)
 {
     const struct sim_op *op = lent_overlap(world, lo, hi, false, NULL);
     if (op)
@@ -202,7 +211,7 @@ static void check_handed_out(struct lieni_sim_world *world, uintptr_t lo, uintpt
                           "bytes may still write it: neither its entry nor a proof was seen",
                           op->ep->node->index, (unsigned long long)op->ep->number,
                           kind_name[op->kind], (unsigned long long)op->number, op->len);
-    op = fetch_overlap(world, lo, hi);
+    op = fetch_overlap(world, lo, hi, unregistered);
     if (op)
         lieni_sim_violate(world,
                           "source given back to the application while READ #%llu of node %u ep "
@@ -211,14 +220,24 @@ static void check_handed_out(struct lieni_sim_world *world, uintptr_t lo, uintpt
                           (unsigned long long)op->ep->number, op->fetched, op->len);
 }
 
-void lieni_shadow_app_owns(struct lieni_sim_world *world, const void *addr, size_t len)
+static void owns(struct lieni_sim_world *world, const void *addr, size_t len, bool unregistered)
 {
     uintptr_t lo = (uintptr_t)addr, hi = lo + len;
     if (!len)
         return;
-    check_handed_out(world, lo, hi);
+    check_handed_out(world, lo, hi, unregistered);
     size_t i = span_clear(world, lo, hi);
     span_insert(world, i, (struct sim_span){.lo = lo, .hi = hi, .owner = SPAN_APP});
+}
+
+void lieni_shadow_app_owns(struct lieni_sim_world *world, const void *addr, size_t len)
+{
+    owns(world, addr, len, false);
+}
+
+void lieni_shadow_app_unregistered(struct lieni_sim_world *world, const void *addr, size_t len)
+{
+    owns(world, addr, len, true);
 }
 
 void lieni_shadow_app_gives(struct lieni_sim_world *world, const void *addr, size_t len)
@@ -229,7 +248,7 @@ void lieni_shadow_app_gives(struct lieni_sim_world *world, const void *addr, siz
     span_cut(world, lo);
     span_cut(world, hi);
     for (size_t i = span_at(world, lo); i < world->n_spans && world->spans[i].lo < hi;) {
-        if (world->spans[i].owner == SPAN_SOURCE) {
+        if (world->spans[i].owner == SPAN_SOURCE || world->spans[i].validated) {
             world->spans[i++].given = true;
             continue;
         }
@@ -243,13 +262,33 @@ void lieni_shadow_app_lost(struct lieni_sim_world *world, const void *addr, size
         span_clear(world, (uintptr_t)addr, (uintptr_t)addr + len);
 }
 
-void lieni_shadow_app_lends_target(struct lieni_sim_world *world, const void *addr, size_t len)
+static void lends_target(struct lieni_sim_world *world, const void *addr, size_t len,
+                         bool validated)
 {
     uintptr_t lo = (uintptr_t)addr, hi = lo + len;
     if (!len || !owned_by_app(world, lo, hi, "lending as a target"))
         return;
     size_t i = span_clear(world, lo, hi);
-    span_insert(world, i, (struct sim_span){.lo = lo, .hi = hi, .owner = SPAN_TARGET});
+    span_insert(
+        world, i,
+        (struct sim_span){.lo = lo, .hi = hi, .owner = SPAN_TARGET, .validated = validated});
+    // What was posted before the answer came.
+    for (i = lent_at(world, lo); validated && i < world->n_lent; i++) {
+        if ((uintptr_t)world->lent[i]->addr >= hi)
+            break;
+        world->lent[i]->validated = world->lent[i]->kind == SIM_READ;
+    }
+}
+
+void lieni_shadow_app_lends_target(struct lieni_sim_world *world, const void *addr, size_t len)
+{
+    lends_target(world, addr, len, false);
+}
+
+void lieni_shadow_app_lends_target_validated(struct lieni_sim_world *world, const void *addr,
+                                             size_t len)
+{
+    lends_target(world, addr, len, true);
 }
 
 void lieni_shadow_app_lends_source(struct lieni_sim_world *world, const void *addr, size_t len)
@@ -276,7 +315,7 @@ void lieni_shadow_app_source_back(struct lieni_sim_world *world, const void *add
         struct sim_span *span = &world->spans[i];
         if (span->owner != SPAN_SOURCE || span->given || --span->count)
             continue;
-        check_handed_out(world, span->lo, span->hi);
+        check_handed_out(world, span->lo, span->hi, false);
         span->owner = SPAN_APP;
     }
 }
@@ -341,7 +380,9 @@ bool sim_shadow_fetch(struct sim_op *op, const uint8_t *addr, size_t len)
     if (!len)
         return true;
     for (size_t i = span_at(world, lo);
-         op->kind == SIM_READ && i < world->n_spans && world->spans[i].lo < hi; i++) {
+         op->kind == SIM_READ && !op->validated && !world->config.peers_lie && i < world->n_spans &&
+         world->spans[i].lo < hi;
+         i++) {
         if (world->spans[i].owner == SPAN_SOURCE)
             continue;
         say_dma(op, addr, len, false,
@@ -351,6 +392,8 @@ bool sim_shadow_fetch(struct sim_op *op, const uint8_t *addr, size_t len)
     }
     if (mapped(addr, len))
         return true;
+    if (op->kind == SIM_READ && world->config.peers_lie)
+        return false; // a release that nobody sent
     say_dma(op, addr, len, false, "they are not mapped");
     return false;
 }

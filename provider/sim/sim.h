@@ -56,10 +56,23 @@ struct lieni_sim_config {
     uint32_t p_connect_fail;          // connect ends in FAILED
     uint32_t p_register_fail;         // mr_reg answers LIEN_EREGISTER
     uint32_t p_reorder;               // poll takes another connection's event first
+    // Against what the classes promise nothing about.
+    uint32_t p_lie; // where an end is no proof, it says all the same that it is; the engine goes on
+    uint32_t p_stall; // an endpoint serves no READ any more, and all else
+    uint32_t p_lost;  // a READ or a SEND is over, and its entry never comes, though the link is up
+    // Of networks and peers that lie about bytes. Memory must be safe all the same; what the bytes say is nobody's to vouch for, nor is a peer's word that it released something.
+    bool peers_lie;        // so the shadow judges writes alone
+    uint32_t p_hollow;     // a READ succeeds with nothing written
+    uint32_t p_false_send; // a SEND succeeds and does not arrive
+    uint32_t p_false_recv; // a receive succeeds with the bytes that were there before
+    uint32_t p_garbage;    // a SEND's bytes change on the way
 };
 
 // Fills all of *config: the class, two nodes, moderate times, no faults.
 void lieni_sim_config_init(struct lieni_sim_config *config, enum lieni_sim_class kind);
+
+// Not 0 while the simulator allocates for itself: for drivers that make allocations fail, which it could not bear.
+extern unsigned lieni_sim_allocating;
 
 // -- World -------------------------------------------------------------------------------------------------------------------------
 
@@ -82,6 +95,8 @@ void lieni_sim_advance(struct lieni_sim_world *world, uint64_t to);
 // Whether the node's poll has something (a frozen or killed node too). The caller runs the node's progress then.
 bool lieni_sim_node_ready(const struct lieni_sim_world *world, unsigned node);
 
+// From now on all draws but those of the nodes come from the seed and `salt` alone, whatever was drawn before. So a program of which parts are left out can go on much as the whole.
+void lieni_sim_reseed(struct lieni_sim_world *world, uint64_t salt);
 // A number of the driver's own from the seed: in [0, below), `below` > 0. Draws of the driver and of the world do not disturb each other.
 uint64_t lieni_sim_draw(struct lieni_sim_world *world, uint64_t below);
 
@@ -94,6 +109,12 @@ bool lieni_sim_node_killed(const struct lieni_sim_world *world, unsigned node);
 // The process is stopped: the caller must not run its progress. With target_polls its NIC serves and takes nothing either.
 void lieni_sim_freeze_node(struct lieni_sim_world *world, unsigned node);
 void lieni_sim_thaw_node(struct lieni_sim_world *world, unsigned node);
+// A killed node's host gets a new process: `fresh`, a node that nothing ran on, has its address from now on.
+void lieni_sim_take_over(struct lieni_sim_world *world, unsigned fresh, unsigned killed);
+// The node's clock jumps forward; the others' do not.
+void lieni_sim_jump_clock(struct lieni_sim_world *world, unsigned node, uint64_t ns);
+// What the node's clock is ahead of the world's.
+uint64_t lieni_sim_clock_ahead(const struct lieni_sim_world *world, unsigned node);
 bool lieni_sim_node_frozen(const struct lieni_sim_world *world, unsigned node);
 // Breaks one live link between the nodes, the `pick`-th modulo their number. False: there is none.
 bool lieni_sim_break_link(struct lieni_sim_world *world, unsigned a, unsigned b, uint64_t pick);
@@ -111,6 +132,13 @@ enum lieni_sim_fault {
     LIENI_SIM_SPURIOUS,
     LIENI_SIM_UNPROVEN, // also where the class never proves
     LIENI_SIM_REGISTER,
+    LIENI_SIM_LIE,
+    LIENI_SIM_STALL,
+    LIENI_SIM_LOST,
+    LIENI_SIM_HOLLOW,
+    LIENI_SIM_FALSE_SEND,
+    LIENI_SIM_FALSE_RECV,
+    LIENI_SIM_GARBAGE,
     LIENI_SIM_FAULTS
 };
 // Called at the moment of each. Must not call into the world or into core.
@@ -155,10 +183,16 @@ void lieni_shadow_app_owns(struct lieni_sim_world *world, const void *addr, size
 void lieni_shadow_app_gives(struct lieni_sim_world *world, const void *addr, size_t len);
 // It lent owned memory as the target of a read: only DMA writes, until lieni_shadow_app_owns.
 void lieni_shadow_app_lends_target(struct lieni_sim_world *world, const void *addr, size_t len);
+// The same as the target of a read that is validated (of a call's read space): its READs may fetch bytes that are their owner's again, since nobody believes what they bring
+// before the owner said so. The shadow judges what they write, not what they fetch.
+void lieni_shadow_app_lends_target_validated(struct lieni_sim_world *world, const void *addr,
+                                             size_t len);
 // It lent owned memory as a source: nobody writes. Counts; undone one by one by lieni_shadow_app_source_back, the last of which has the effect of
 // lieni_shadow_app_owns. A driver may free (give) a lent source: then it hears no more of it, and must not call source_back.
 void lieni_shadow_app_lends_source(struct lieni_sim_world *world, const void *addr, size_t len);
 void lieni_shadow_app_source_back(struct lieni_sim_world *world, const void *addr, size_t len);
+// Memory of its own is unregistered and released: as lieni_shadow_app_owns, and no READ at all may still fetch from there (R9), validated or not.
+void lieni_shadow_app_unregistered(struct lieni_sim_world *world, const void *addr, size_t len);
 // A released status of LIEN_EQUARANTINED: not the application's, nor expected back. As lieni_shadow_app_gives.
 void lieni_shadow_app_lost(struct lieni_sim_world *world, const void *addr, size_t len);
 

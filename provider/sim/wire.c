@@ -50,10 +50,16 @@ struct sim_op *sim_op_unqueue(struct sim_queue *queue)
 static void spurious_entry(struct sim_op *op)
 {
     struct lieni_sim_world *world = op->ep->node->world;
-    bool again = sim_rand(&world->rng) & 1;
-    struct lieni_event event = {
-        .kind = LIENI_EV_ENTRY,
-        .cqe = {.context = again ? op->context : 0, .status = LIEN_EIO, .provider_error = 125}};
+    uint64_t dice = sim_rand(&world->rng);
+    bool again = dice & 1;
+    // Once more, without a context, or with one that nobody ever posted.
+    uint64_t context = again ? op->context : dice & 2 ? 0 : sim_rand(&world->rng) | 1u;
+    bool success = dice & 4;
+    struct lieni_event event = {.kind = LIENI_EV_ENTRY,
+                                .cqe = {.context = context,
+                                        .status = success ? 0 : LIEN_EIO,
+                                        .provider_error = success ? 0 : 125,
+                                        .len = success ? op->len : 0}};
     sim_fault(world, LIENI_SIM_SPURIOUS, op->ep->args.user);
     sim_note(world, "spurious", op->ep->node, op->number, again, 0);
     sim_ready_push(op->ep, NULL, &event);
@@ -66,10 +72,19 @@ static void fire_entry(struct lieni_sim_world *world, struct sim_event *ev)
         spurious_entry(ev->op);
 }
 
+static void plan_ghosts(struct sim_op *op);
+
 static void plan_entry(struct sim_op *op, uint64_t at, int status, size_t len)
 {
     struct lieni_ep *ep = op->ep;
     struct lieni_sim_world *world = ep->node->world;
+    if (op->kind != SIM_RECV && ep->state == SIM_EP_UP && sim_chance(world, world->config.p_lost)) {
+        world->counts.entries_withheld++;
+        sim_fault(world, LIENI_SIM_LOST, ep->args.user);
+        sim_note(world, "entry lost", ep->node, op->number, 0, 0);
+        plan_ghosts(op);
+        return;
+    }
     at = in_order(&ep->entry_clock[op->kind], at + sim_in(world, world->config.completion));
     struct sim_event *ev = sim_plan(world, ep->node, at, fire_entry);
     ev->needs_process = world->config.target_polls;
@@ -344,7 +359,10 @@ static void fill_receive(struct lieni_ep *ep, struct sim_op *op, const uint8_t *
         sim_break(ep, LIEN_EIO, false);
         return;
     }
-    if (sim_shadow_write(op, op->addr, len) && len)
+    bool false_one = sim_chance(ep->node->world, ep->node->world->config.p_false_recv);
+    if (false_one)
+        sim_fault(ep->node->world, LIENI_SIM_FALSE_RECV, ep->args.user);
+    if (sim_shadow_write(op, op->addr, len) && len && !false_one)
         memcpy(op->addr, data, len);
     op->filled = true;
     plan_entry(op, ep->node->world->now, 0, len);
@@ -417,6 +435,19 @@ void sim_wire_recv(struct lieni_ep *ep)
     take_parked(ep);
 }
 
+// Some bytes of a SEND change, or it gets shorter.
+static size_t spoil(struct lieni_ep *ep, uint8_t *data, size_t len)
+{
+    struct lieni_sim_world *world = ep->node->world;
+    if (!len || !sim_chance(world, world->config.p_garbage))
+        return len;
+    sim_fault(world, LIENI_SIM_GARBAGE, ep->args.user);
+    sim_note(world, "garbage", ep->node, ep->number, len, 0);
+    for (uint64_t n = 1 + sim_rand(&world->rng) % 4; n > 0; n--)
+        data[sim_rand(&world->rng) % len] ^= (uint8_t)(1 + sim_rand(&world->rng) % 255);
+    return sim_rand(&world->rng) % 4 ? len : 1 + sim_rand(&world->rng) % len;
+}
+
 static void fire_send_fetch(struct lieni_sim_world *world, struct sim_event *ev)
 {
     struct sim_op *op = ev->op;
@@ -427,13 +458,19 @@ static void fire_send_fetch(struct lieni_sim_world *world, struct sim_event *ev)
     if (sim_shadow_fetch(op, op->addr, op->len) && op->len)
         memcpy(copy, op->addr, op->len);
     op->filled = true;
+    if (sim_chance(world, world->config.p_false_send)) {
+        sim_fault(world, LIENI_SIM_FALSE_SEND, ep->args.user);
+        free(copy);
+        plan_entry(op, world->now, 0, 0);
+        return;
+    }
     uint64_t at = in_order(&ep->send_clock, world->now + latency(world));
     struct sim_event *out = sim_plan(world, ep->peer->node, at, fire_deliver);
     out->needs_process = world->config.target_polls;
     out->ep = ep->peer;
     out->op = op;
     out->data = copy;
-    out->len = op->len;
+    out->len = spoil(ep, copy, op->len);
     if (world->config.target_polls)
         plan_entry(op, world->now, 0, 0); // the kernel has it
     else
@@ -463,7 +500,7 @@ static void fire_chunk(struct lieni_sim_world *world, struct sim_event *ev)
     sim_note(world, "chunk", op->ep->node, op->number, ev->value, ev->len);
     if (op->ep->state != SIM_EP_UP)
         world->counts.ghost_writes++;
-    if (sim_shadow_write(op, op->addr + ev->value, ev->len) && ev->len)
+    if (sim_shadow_write(op, op->addr + ev->value, ev->len) && ev->len && !op->hollow)
         memcpy(op->addr + ev->value, ev->data, ev->len);
     op->written += ev->len;
     if (op->written < op->len)
@@ -489,7 +526,7 @@ static void fire_serve(struct lieni_sim_world *world, struct sim_event *ev)
 static void plan_serve(struct lieni_ep *ep)
 {
     struct lieni_sim_world *world = ep->node->world;
-    if (ep->serve_planned || ep->serve_due || !ep->serving || !ep->serve.head)
+    if (ep->serve_planned || ep->serve_due || !ep->serving || !ep->serve.head || ep->stalled)
         return;
     uint64_t gap = sim_in(world, world->config.chunk_gap);
     if (ep->slow)
@@ -544,7 +581,6 @@ static void fire_read_request(struct lieni_sim_world *world, struct sim_event *e
 {
     struct lieni_ep *ep = ev->ep;
     struct sim_op *op = ev->op;
-    (void)world;
     if (!ep->serving)
         return;
     struct lieni_mr *mr = ep->domain->regions;
@@ -557,6 +593,14 @@ static void fire_read_request(struct lieni_sim_world *world, struct sim_event *e
     }
     op->src_mr = mr;
     op->src = mr->addr + at;
+    op->hollow = sim_chance(world, world->config.p_hollow);
+    if (op->hollow)
+        sim_fault(world, LIENI_SIM_HOLLOW, op->ep->args.user);
+    if (!ep->stalled && sim_chance(world, world->config.p_stall)) {
+        ep->stalled = true;
+        sim_fault(world, LIENI_SIM_STALL, ep->args.user);
+        sim_note(world, "stalls", ep->node, ep->number, 0, 0);
+    }
     sim_op_queue(&ep->serve, op);
     plan_serve(ep);
 }

@@ -13,9 +13,13 @@
 #define MS 1000000u
 #define US 1000u
 
+unsigned lieni_sim_allocating;
+
 void *sim_alloc(size_t size)
 {
+    lieni_sim_allocating++;
     void *p = calloc(1, size ? size : 1);
+    lieni_sim_allocating--;
     if (!p) {
         fprintf(stderr, "sim: out of memory\n");
         abort();
@@ -28,7 +32,9 @@ void *sim_grow(void *array, size_t n, size_t *cap, size_t item)
     if (n < *cap)
         return array;
     *cap = *cap ? *cap * 2 : 16;
+    lieni_sim_allocating++;
     void *p = realloc(array, *cap * item);
+    lieni_sim_allocating--;
     if (!p) {
         fprintf(stderr, "sim: out of memory\n");
         abort();
@@ -85,6 +91,13 @@ bool sim_chance(struct lieni_sim_world *world, uint32_t per_million)
     return sim_rand(&world->rng) % SIM_MILLION < per_million;
 }
 
+void lieni_sim_reseed(struct lieni_sim_world *world, uint64_t salt)
+{
+    uint64_t mix = world->seed ^ ((salt + 1) * 0x9e3779b97f4a7c15u);
+    rng_seed(&world->rng, mix);
+    rng_seed(&world->driver, ~mix);
+}
+
 uint64_t lieni_sim_draw(struct lieni_sim_world *world, uint64_t below)
 {
     return sim_rand(&world->driver) % below;
@@ -99,12 +112,19 @@ static void hash_bytes(uint64_t *hash, const void *data, size_t len)
         *hash = (*hash ^ p[i]) * 0x100000001b3u;
 }
 
+static void hash_word(uint64_t *hash, uint64_t word)
+{
+    *hash = (*hash ^ word) * 0x9e3779b97f4a7c15u;
+    *hash ^= *hash >> 32;
+}
+
 void sim_note(struct lieni_sim_world *world, const char *what, const struct sim_node *node,
               uint64_t object, uint64_t a, uint64_t b)
 {
     uint64_t values[5] = {world->now, node ? node->index : UINT64_MAX, object, a, b};
     hash_bytes(&world->hash, what, strlen(what));
-    hash_bytes(&world->hash, values, sizeof values);
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        hash_word(&world->hash, values[i]);
     world->counts.events++;
     if (!world->say)
         return;
@@ -296,7 +316,8 @@ bool lieni_sim_node_ready(const struct lieni_sim_world *world, unsigned node)
 
 static uint64_t env_now(void *self)
 {
-    return ((struct sim_node *)self)->world->now;
+    const struct sim_node *node = self;
+    return node->world->now + node->ahead;
 }
 
 static void env_random(void *self, void *buf, size_t len)
@@ -358,6 +379,24 @@ void lieni_sim_thaw_node(struct lieni_sim_world *world, unsigned node)
         heap_push(world, n->held[i]);
     }
     n->n_held = 0;
+}
+
+void lieni_sim_take_over(struct lieni_sim_world *world, unsigned fresh, unsigned killed)
+{
+    struct sim_node *node = &world->nodes[fresh];
+    memcpy(node->host, world->nodes[killed].host, sizeof node->host);
+    sim_note(world, "take over", node, killed, 0, 0);
+}
+
+void lieni_sim_jump_clock(struct lieni_sim_world *world, unsigned node, uint64_t ns)
+{
+    sim_note(world, "clock jumps", &world->nodes[node], ns, 0, 0);
+    world->nodes[node].ahead += ns;
+}
+
+uint64_t lieni_sim_clock_ahead(const struct lieni_sim_world *world, unsigned node)
+{
+    return world->nodes[node].ahead;
 }
 
 bool lieni_sim_node_frozen(const struct lieni_sim_world *world, unsigned node)

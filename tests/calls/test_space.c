@@ -13,36 +13,14 @@ static struct world *plain(void)
     return world_open(7, NULL, NULL, &service, NULL);
 }
 
-// READs move 16 KiB a ms, so that a test can be in the middle of one.
 static struct world *slow(void)
 {
-    struct lieni_sim_config config;
-    lieni_sim_config_init(&config, LIENI_SIM_TCP);
-    config.chunk = (struct lieni_sim_range){16384, 16384};
-    config.chunk_gap = (struct lieni_sim_range){MS, MS};
-    return world_open(7, &config, NULL, &service, NULL);
+    return world_slow(LIENI_SIM_TCP, &service, NULL);
 }
 
-// A call to the desk, and its request.
 static lien_request *call(struct world *w, const lien_call_opts *opts, lien_call **handle)
 {
-    unsigned n = desk.n;
-    int rc = lien_call_start(w->conn[CLIENT], "test/desk", NULL, 0, opts, handle);
-    cr_assert_eq(rc, 0, "%s", lien_errname(rc));
-    for (unsigned i = 0; i < 100 && desk.n == n; i++)
-        run_ms(w, 1);
-    cr_assert_eq(desk.n, n + 1);
-    lien_request *request = desk.request[n % 64];
-    desk.request[n % 64] = NULL;
-    return request;
-}
-
-static void finish(struct world *w, lien_request **request, struct seen *s, int status)
-{
-    cr_assert_eq(lien_request_reply(request, status, NULL, 0), 0);
-    cr_assert(run_until(w, &s->released, 5000));
-    cr_assert_eq(s->status, status, "%s", lien_errname(s->status));
-    cr_assert_eq(s->released_status, 0);
+    return desk_call(w, &desk, opts, handle);
 }
 
 static const size_t sizes[] = {1, 4095, 65536, 1000001, 16 * MIB};
@@ -434,6 +412,32 @@ Test(space, reply_after_write)
 }
 
 // A write that was given up may still arrive: its request cannot succeed, and the source stays held. [R2]
+// The reply waits for the write, and the write is given up meanwhile.
+Test(space, a_write_given_up_after_the_reply)
+{
+    struct world *w = slow();
+    struct seen s = {0}, x = {0};
+    lien_buf *source = buf_new(w, SERVER, MIB, 1);
+    lien_space *target = space_of(w, CLIENT, buf_new(w, CLIENT, MIB, 3));
+    lien_call_opts opts = call_to(&s);
+    opts.write = target;
+    lien_request *request = call(w, &opts, NULL);
+    lien_transfer_opts to = transfer_to(&x);
+    to.timeout_ms = 10;
+    cr_assert_eq(lien_request_write(request, &source, 1, &to), 0);
+    cr_assert_eq(lien_request_reply(&request, 0, "fine", 4), 0);
+    cr_assert(run_until(w, &x.done, 100));
+    cr_assert_eq(x.status, LIEN_ETIMEDOUT);
+    cr_assert(run_until(w, &s.done, 20));
+    cr_assert_eq(s.status, LIEN_ETIMEDOUT, "%s", lien_errname(s.status));
+    cr_assert(run_until(w, &s.released, 1000));
+    cr_assert(run_until(w, &x.released, 1000));
+    lien_space_free(&target);
+    lien_buf_free(&source);
+    run_ms(w, 100);
+    world_close(w);
+}
+
 Test(space, a_write_given_up_can_only_fail)
 {
     struct world *w = slow();

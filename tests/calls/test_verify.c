@@ -440,7 +440,7 @@ static void begin(struct world *w, struct case_of *c, const char *method, size_t
     desk.request[n % 64] = NULL;
 }
 
-static void finish(struct world *w, struct case_of *c)
+static void finish_case(struct world *w, struct case_of *c)
 {
     lien_request_drop(&c->request);
     cr_assert(run_until(w, &c->seen.released, 10000));
@@ -551,8 +551,8 @@ Test(verify, no_way_out_before_the_verdict)
         cr_assert(buf_is(buf, 1));
         ways_out(w, buf, &other.request, 0);
         lien_buf_free(&buf);
-        finish(w, &c);
-        finish(w, &other);
+        finish_case(w, &c);
+        finish_case(w, &other);
     }
     world_close(w);
 }
@@ -572,7 +572,7 @@ Test(verify, a_pure_reply_is_the_check)
     cr_assert(buf_is(lien_msg_body(c.seen.kept), 1));
     lien_msg_free(&c.seen.kept);
     cr_assert_eq(w->conn[SERVER]->calls.next_probe, probes, "a pure method asked");
-    finish(w, &c);
+    finish_case(w, &c);
     world_close(w);
 }
 
@@ -609,7 +609,7 @@ Test(verify, marks_outlive_the_request)
     cr_assert_eq(lien_request_write(b.request, &buf, 1, &to), 0);
     cr_assert(run_until(w, &x.released, 1000));
     lien_buf_free(&own);
-    finish(w, &b);
+    finish_case(w, &b);
     // A read that waits for its verdict replaces the mark by good bytes, if it replaces all of them.
     buf = read_into(w, &other, buf, 4999, 0, 0);
     cr_assert(lien_buf_unverified(buf));
@@ -627,8 +627,8 @@ Test(verify, marks_outlive_the_request)
     ways_out(w, second, &other.request, 0);
     lien_buf_free(&second);
     lien_buf_free(&buf);
-    finish(w, &a);
-    finish(w, &other);
+    finish_case(w, &a);
+    finish_case(w, &other);
     world_close(w);
 }
 
@@ -683,7 +683,7 @@ static void verdict_of(enum fate fate, int expected)
     }
     cr_assert_eq(v.n_done, 1);
     lien_buf_free(&buf);
-    finish(w, &c);
+    finish_case(w, &c);
     world_close(w);
 }
 
@@ -740,6 +740,6 @@ Test(verify, as_few_probes_as_will_do)
     cr_assert_not(lien_buf_unverified(buf[10]));
     for (unsigned i = 0; i < 11; i++)
         lien_buf_free(&buf[i]);
-    finish(w, &c);
+    finish_case(w, &c);
     world_close(w);
 }

@@ -155,6 +155,17 @@ static inline struct world *world_open(uint64_t seed, const struct lieni_sim_con
     return w;
 }
 
+// READs move 16 KiB a ms, so that a test can be in the middle of one.
+static inline struct world *world_slow(enum lieni_sim_class kind, const lien_service *server,
+                                       const lien_service *client)
+{
+    struct lieni_sim_config config;
+    lieni_sim_config_init(&config, kind);
+    config.chunk = (struct lieni_sim_range){16384, 16384};
+    config.chunk_gap = (struct lieni_sim_range){MS, MS};
+    return world_open(7, &config, NULL, server, client);
+}
+
 // Nothing is left, on the connection and in the world.
 static inline void world_close(struct world *w)
 {
@@ -300,6 +311,30 @@ static inline void to_desk(lien_request *request, lien_conn *conn, void *arg)
     unsigned at = desk->n++ % 64;
     lien_request_drop(&desk->request[at]); // one that was left
     desk->request[at] = request;
+}
+
+// A call to the desk "test/desk", and its request.
+static inline lien_request *desk_call(struct world *w, struct desk *desk,
+                                      const lien_call_opts *opts, lien_call **handle)
+{
+    unsigned n = desk->n;
+    int rc = lien_call_start(w->conn[CLIENT], "test/desk", NULL, 0, opts, handle);
+    cr_assert_eq(rc, 0, "%s", lien_errname(rc));
+    for (unsigned i = 0; i < 100 && desk->n == n; i++)
+        run_ms(w, 1);
+    cr_assert_eq(desk->n, n + 1);
+    lien_request *request = desk->request[n % 64];
+    desk->request[n % 64] = NULL;
+    return request;
+}
+
+// The reply, and what its call saw.
+static inline void finish(struct world *w, lien_request **request, struct seen *s, int status)
+{
+    cr_assert_eq(lien_request_reply(request, status, NULL, 0), 0);
+    cr_assert(run_until(w, &s->released, 5000));
+    cr_assert_eq(s->status, status, "%s", lien_errname(s->status));
+    cr_assert_eq(s->released_status, 0);
 }
 
 #endif

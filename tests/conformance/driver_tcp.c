@@ -2,9 +2,12 @@
 //
 // The drivers over libfabric tcp, where each side is a process: contexts driven by the script's thread, and contexts with their own.
 
+#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "tests/conformance/harness.h"
@@ -48,9 +51,33 @@ static uint64_t now_ms(struct cf_side *side)
     return cf_real_ms();
 }
 
+// Whether each thread of the process stands still.
+static bool stopped(struct cf_side *side)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof(path), "/proc/%d/task", side->peer_pid);
+    DIR *tasks = opendir(path);
+    CHECK(side, tasks != NULL);
+    bool all = true;
+    for (struct dirent *entry; all && (entry = readdir(tasks));) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", side->peer_pid, entry->d_name);
+        FILE *file = fopen(path, "r");
+        char *after = file && fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+        all = !after || after[2] == 'T'; // a thread that is gone does not run either
+        if (file)
+            fclose(file);
+    }
+    closedir(tasks);
+    return all;
+}
+
 static void freeze(struct cf_side *side)
 {
     CHECK(side, kill(side->peer_pid, SIGSTOP) == 0);
+    while (!stopped(side))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
 static void thaw(struct cf_side *side)

@@ -111,6 +111,12 @@ void cf_hear_still(struct cf_side *side, void *data, size_t len)
     hear(side, NOTE_DATA, data, len, true);
 }
 
+bool cf_word_waits(struct cf_side *side)
+{
+    struct note note;
+    return recv(side->control, &note, sizeof(note), MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 // -- Operations --------------------------------------------------------------------------------------------------------------------
 
 struct cf_op *cf_op(struct cf_side *side, const char *what, bool has_done)
@@ -122,7 +128,7 @@ struct cf_op *cf_op(struct cf_side *side, const char *what, bool has_done)
     return op;
 }
 
-static void on_done(void *arg, int status)
+void cf_op_done(void *arg, int status)
 {
     struct cf_op *op = arg;
     if (atomic_load(&op->released))
@@ -132,7 +138,7 @@ static void on_done(void *arg, int status)
         FAIL(op->side, "%s: done twice", op->what);
 }
 
-static void on_released(void *arg, int status)
+void cf_op_released(void *arg, int status)
 {
     struct cf_op *op = arg;
     if (op->has_done && !atomic_load(&op->done))
@@ -163,6 +169,8 @@ static void check_ops(struct cf_side *side)
             FAIL(side, "%s: done ran %d times and released %d times, not %d", op->what,
                  atomic_load(&op->done), atomic_load(&op->released), want);
         side->ops = op->next;
+        if (op->reply)
+            lien_msg_free(&op->reply);
         free(op);
     }
 }
@@ -173,7 +181,7 @@ void cf_offer(struct cf_side *side, struct cf_link *link, lien_buf *const *bufs,
     lien_grant_opts opts;
     lien_grant_opts_init(&opts);
     opts.flags = flags;
-    opts.on_released = on_released;
+    opts.on_released = cf_op_released;
     opts.arg = op;
     CHECK_RC(side, lien_grant_open(link->conn, bufs, n, &opts, token, grant), 0);
     cf_send(side, link, token->bytes, token->len, NULL, 0, NULL);
@@ -201,8 +209,8 @@ int cf_read(struct cf_link *link, const lien_token *token, lien_space *space, co
     opts.timeout_ms = timeout_ms ? timeout_ms : LIEN_FOREVER;
     opts.ops = ops;
     opts.n_ops = n_ops;
-    opts.on_done = on_done;
-    opts.on_released = on_released;
+    opts.on_done = cf_op_done;
+    opts.on_released = cf_op_released;
     opts.arg = op;
     int rc = lien_read_start(link->conn, token->bytes, token->len, space, &opts, read);
     op->refused = rc != 0;
@@ -214,8 +222,8 @@ static int try_send(struct cf_link *link, const void *head, size_t len, lien_buf
 {
     lien_send_opts opts;
     lien_send_opts_init(&opts);
-    opts.on_done = op ? on_done : NULL;
-    opts.on_released = op ? on_released : NULL;
+    opts.on_done = op ? cf_op_done : NULL;
+    opts.on_released = op ? cf_op_released : NULL;
     opts.arg = op;
     int rc = lien_send(link->conn, head, len, bufs, n, &opts);
     link->side->head_bytes += rc == 0 ? len : 0;
@@ -389,6 +397,7 @@ lien_listener *cf_listen(struct cf_side *side, const char *host)
     char address[96];
     lien_listener_opts_init(&opts);
     lien_conn_opts conn = cf_conn_opts(NULL);
+    conn.service = &side->desk.service;
     opts.conn = &conn;
     opts.arg = side;
     opts.on_accept = on_accept;
@@ -422,6 +431,7 @@ struct cf_link *cf_connect(struct cf_side *side, lien_listener *listener, unsign
     }
     struct cf_link *link = cf_link_new(side);
     lien_conn_opts opts = cf_conn_opts(link);
+    opts.service = &side->desk.service;
     opts.flags = conn_flags;
     CHECK_RC(side, lien_conn_open(side->ctx, address, &opts, &link->conn), 0);
     UNTIL(side, atomic_load(&link->ready));
@@ -452,6 +462,7 @@ static void say(const lien_log_line *line, void *arg)
 static void begin(struct cf_side *side)
 {
     lien_ctx_opts opts;
+    cf_desk_open(side);
     lien_ctx_opts_init(&opts);
     opts.settings = side->test->settings;
     opts.log = say;
@@ -472,6 +483,15 @@ static void drop_messages(struct cf_link *link)
     while (cf_has_message(link)) {
         lien_msg *msg = link->inbox[link->head++ % 4096];
         lien_msg_free(&msg);
+    }
+}
+
+// A reply that is kept keeps its connection's receives.
+static void drop_replies(struct cf_side *side)
+{
+    for (struct cf_op *op = side->ops; op; op = op->next) {
+        if (atomic_load(&op->done) && op->reply)
+            lien_msg_free(&op->reply);
     }
 }
 
@@ -500,6 +520,8 @@ static void end(struct cf_side *side)
     }
     cf_sync(side);
     side->over = true;
+    cf_desk_close(side);
+    drop_replies(side);
     if (!side->ctx) { // the case closed it
         check_ops(side);
         return;
@@ -513,9 +535,14 @@ static void end(struct cf_side *side)
     CHECK_EQ(side, stats.grants_live, 0);
     CHECK_EQ(side, stats.grants_bytes, 0);
     CHECK_EQ(side, stats.quarantined_total, 0);
-    CHECK_EQ(side, stats.evidence_unknown, 0);
+    // libfabric 1.17's tcp reports a READ that is half received when its endpoint ends once more, without a context.
+    bool halves = side->driver->processes && (side->test->flags & CF_ENDS);
+    CHECK(side, stats.evidence_unknown <= (halves ? atomic_load(&side->n_links) : 0));
     CHECK_EQ(side, stats.protocol_errors, 0);
-    CHECK_EQ(side, stats.payload_bytes_copied, side->head_bytes); // bodies and reads: never
+    // Bodies and reads: never. What was said in calls that ended early may not have been copied.
+    CHECK(side,
+          stats.payload_bytes_copied >= side->head_bytes &&
+              stats.payload_bytes_copied <= side->head_bytes + atomic_load(&side->call_bytes));
     CHECK_EQ(side, stats.reads_started, stats.reads_done + stats.reads_failed);
     int rc;
     UNTIL(side, (rc = lien_ctx_close(&side->ctx)) != LIEN_EDEADLK);

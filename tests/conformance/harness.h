@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance suite of the transport level: cases written once against lien.h, each with two sides, and run by a driver: over
+// The conformance suite of both levels: cases written once against lien.h and call.h, each with two sides, and run by a driver: over
 // libfabric tcp with a process for each side, or on the simulator with both sides in one process.
 //
 // A case is a function that both sides run, told apart by side->role. It starts with a connection (side->link) unless it is CF_BARE, uses asynchronous
@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <lien/call.h>
 #include <lien/lien.h>
 
 #define KIB (UINT64_C(1) << 10)
@@ -36,6 +37,7 @@ enum cf_role {
 
 #define CF_BARE (1u << 0) // no connection is made for it
 #define CF_ENDS (1u << 1) // its connections end by themselves: on_lost is no failure
+#define CF_BACK (1u << 2) // the owner calls, not the reader: see cf_calls()
 
 struct cf_side;
 
@@ -50,7 +52,8 @@ struct cf_case {
 
 // Ended by a case without name.
 extern const struct cf_case cf_read_cases[], cf_layout_cases[], cf_message_cases[],
-    cf_grant_cases[], cf_refuse_cases[], cf_end_cases[], cf_memory_cases[], cf_conn_cases[];
+    cf_grant_cases[], cf_refuse_cases[], cf_end_cases[], cf_memory_cases[], cf_conn_cases[],
+    cf_call_cases[], cf_serve_cases[], cf_space_cases[], cf_giant_cases[], cf_callend_cases[];
 
 struct cf_driver {
     const char *name;
@@ -92,9 +95,21 @@ struct cf_op {
     bool refused; // its starting call returned an error: no callback may run
     _Atomic int done, released;
     _Atomic int status, released_status;
+    lien_msg *reply; // of a call; freed with the operation if nobody took it
 };
 
 #define CF_LINKS 32
+
+// What a side serves. Requests of "cf/desk" wait there for its script; "cf/inline" is the same, handled on the progress thread. "cf/echo" answers with its arguments, and
+// its body with its body. "cf/case" and "cf/case-inline" are the case's own: `handle`.
+struct cf_desk {
+    pthread_mutex_t lock;
+    lien_request *requests[256];
+    unsigned head, tail;
+    lien_method methods[5];
+    lien_service service;
+    void (*_Atomic handle)(lien_request *request, lien_conn *conn, struct cf_side *side);
+};
 
 struct cf_side {
     const struct cf_case *test;
@@ -111,8 +126,10 @@ struct cf_side {
     unsigned n_told; // accepted ones that cf_connect returned
     _Atomic int refuse_accepts;
     struct cf_op *ops;
-    uint64_t head_bytes; // of messages sent: all that Lien may copy
-    bool over;           // the script ended
+    struct cf_desk desk;
+    uint64_t head_bytes;         // of messages sent: all that Lien may copy
+    _Atomic uint64_t call_bytes; // arguments and replies: some of these too
+    bool over;                   // the script ended
 };
 
 // -- Failing and waiting --
@@ -158,6 +175,8 @@ void cf_tell(struct cf_side *side, const void *data, size_t len);
 void cf_hear(struct cf_side *side, void *data, size_t len);
 // The same, without progress of this side until it is heard.
 void cf_hear_still(struct cf_side *side, void *data, size_t len);
+// Whether a word waits to be heard.
+bool cf_word_waits(struct cf_side *side);
 
 // -- Pattern: a function of (case, generation, offset) --
 
@@ -190,6 +209,8 @@ void cf_check_ops(struct cf_side *side, lien_space *space, size_t n, unsigned ge
 // -- Operations --
 
 struct cf_op *cf_op(struct cf_side *side, const char *what, bool has_done);
+void cf_op_done(void *arg, int status); // the two events, for options of the case's own
+void cf_op_released(void *arg, int status);
 // Waits for both events and checks them.
 void cf_op_over(struct cf_side *side, struct cf_op *op, int status, int released);
 
@@ -207,6 +228,49 @@ lien_msg *cf_recv(struct cf_side *side, struct cf_link *link);
 bool cf_has_message(struct cf_link *link);
 // One small read of a fresh grant in each direction: the connection lives.
 void cf_alive(struct cf_side *side, struct cf_link *link);
+
+// -- Calls (calls.c) --
+
+// Whether this side calls and the other serves.
+static inline bool cf_calls(const struct cf_side *side)
+{
+    return (side->role == CF_READER) != ((side->test->flags & CF_BACK) != 0);
+}
+void cf_desk_open(struct cf_side *side);
+void cf_desk_close(struct cf_side *side); // drops the requests that nobody took
+// The next request at the desk.
+lien_request *cf_request(struct cf_side *side);
+bool cf_has_request(struct cf_side *side);
+// Options that bring done, reply and released to `op`.
+lien_call_opts cf_call_opts(struct cf_op *op);
+lien_transfer_opts cf_transfer_opts(struct cf_op *op);
+// Starts a call; waits for credit.
+void cf_call(struct cf_side *side, struct cf_link *link, const char *method, const void *args,
+             size_t len, const lien_call_opts *opts, lien_call **call);
+// One try, its error.
+int cf_try_call(struct cf_side *side, struct cf_link *link, const char *method, const void *args,
+                size_t len, const lien_call_opts *opts, lien_call **call);
+void cf_reply(struct cf_side *side, lien_request **request, int status, const void *data,
+              size_t len);
+// The call's reply is these bytes, without body.
+void cf_check_reply(struct cf_side *side, const struct cf_op *op, const void *data, size_t len);
+// A start of a transfer and its wait, with success.
+void cf_request_read(struct cf_side *side, lien_request *request, lien_space *space,
+                     const lien_op *ops, size_t n_ops);
+void cf_request_write(struct cf_side *side, lien_request *request, lien_buf *const *bufs, size_t n,
+                      const lien_op *ops, size_t n_ops);
+// A small call in each direction: the connection lives, calls too.
+void cf_calls_alive(struct cf_side *side, struct cf_link *link);
+
+// -- The middle of a transfer (calls.c) --
+
+// Stops the other side when at least four READs were over since `before`, of a transfer of `len` bytes that ends with `op`: so many of its bytes are still to come that it cannot end while that side
+// stands still. False: it came too far; the other side goes on, and the caller tries again.
+bool cf_freeze_in_middle(struct cf_side *side, const lien_ctx_stats *before, uint64_t len,
+                         const struct cf_op *op);
+// The space of the operation, which is done, stays lent for 200 ms, unless what the stopped side's kernel held already brought evidence for each READ but `others`.
+void cf_lent_while_frozen(struct cf_side *side, const struct cf_op *op, lien_space *space,
+                          unsigned others);
 
 lien_ctx_stats cf_stats(struct cf_side *side);
 lien_conn_info cf_info(struct cf_side *side, struct cf_link *link);

@@ -217,7 +217,7 @@ static const struct {
     {"library", contract_library}, {"ctx", contract_ctx},   {"mem", contract_mem},
     {"space", contract_space},     {"conn", contract_conn}, {"message", contract_message},
     {"grant", contract_grant},     {"read", contract_read}, {"token", contract_token},
-    {"states", contract_states},   {"call", contract_call},
+    {"states", contract_states},   {"call", contract_call}, {"channel", contract_channel},
 };
 
 int main(int argc, char **argv)

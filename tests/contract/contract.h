@@ -95,5 +95,6 @@ void contract_read(void);
 void contract_token(void);
 void contract_states(void);
 void contract_call(void);
+void contract_channel(void);
 
 #endif

@@ -97,6 +97,7 @@ static struct lieni_frame reply_of(uint32_t n_keys, size_t head_len)
     struct lieni_frame frame = {.kind = LIENI_FRAME_REPLY,
                                 .call = lieni_call_id(1, 0, 1),
                                 .status = -7,
+                                .unbegun = n_keys == 0,
                                 .head = head,
                                 .head_len = head_len};
     frame.n_keys = some_keys(n_keys, frame.keys, &frame.total);
@@ -174,6 +175,7 @@ static bool sample_frame(unsigned i, struct lieni_frame *frame)
         bare_of(LIENI_FRAME_BEAT),
         bare_of(LIENI_FRAME_BYE),
         bare_of(LIENI_FRAME_GOAWAY),
+        bare_of(LIENI_FRAME_HEARD),
         call_of(0, 0, 0),
         call_of(2, 0, 13),
         call_of(0, 3, 1),
@@ -352,7 +354,7 @@ Test(frame, header_fields)
 {
     static const struct wrong wrongs[] = {
         {0, 1, 0, "kind"},
-        {0, 1, 15, "kind"},
+        {0, 1, 17, "kind"},
         {0, 1, 255, "kind"},
         {1, 1, 1, "flags"},
         {1, 1, 0x80, "flags"},
@@ -523,7 +525,8 @@ Test(frame, calls_are_checked)
         {1, 16, 8, 1u << 17, "wrong side"},
         {1, 24, 4, 1, "status is above 0"},
         {1, 28, 1, 65, "above 64"},
-        {1, 29, 1, 1, "reserved"},
+        {1, 29, 1, 2, "unbegun"},
+        {1, 30, 1, 1, "reserved"},
         {1, 40, 8, 0, "more than total"},
         {2, 16, 8, 1u << 17 | 1, "wrong side"},
         {3, 20, 8, 1u << 17, "wrong side"},

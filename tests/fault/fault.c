@@ -211,11 +211,17 @@ void fault_side_close(struct fault_side *side)
     CHECK_EQ(lien_ctx_close(&side->ctx), 0);
 }
 
-lien_conn *fault_connect(struct fault_side *side, const struct fault_peer *peer)
+lien_conn *fault_connect_with(struct fault_side *side, const struct fault_peer *peer,
+                              const lien_conn_opts *opts)
 {
     lien_conn *conn = NULL;
-    CHECK_EQ(lien_conn_open_wait(side->ctx, peer->address, NULL, &conn), 0);
+    CHECK_EQ(lien_conn_open_wait(side->ctx, peer->address, opts, &conn), 0);
     return conn;
+}
+
+lien_conn *fault_connect(struct fault_side *side, const struct fault_peer *peer)
+{
+    return fault_connect_with(side, peer, NULL);
 }
 
 void fault_stats(const struct fault_side *side, lien_ctx_stats *stats)
@@ -288,36 +294,58 @@ lien_space *fault_space(struct fault_side *side, size_t len)
     return space;
 }
 
-static uint64_t word(size_t i)
+static uint64_t word(size_t i, uint64_t seed)
 {
-    return (i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    return (i + 1 + seed * UINT64_C(0xd6e8feb86659fd93)) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+void fault_fill(void *data, size_t len, uint64_t seed)
+{
+    size_t i = 0;
+    uint64_t w;
+    for (; i + sizeof w <= len; i += sizeof w) {
+        w = word(i, seed);
+        memcpy((char *)data + i, &w, sizeof w);
+    }
+    w = word(i, seed);
+    memcpy((char *)data + i, &w, len - i);
+}
+
+bool fault_is(const void *data, size_t len, uint64_t seed)
+{
+    size_t i = 0;
+    uint64_t w, is;
+    for (; i + sizeof w <= len; i += sizeof w) {
+        memcpy(&is, (const char *)data + i, sizeof is);
+        if (is != word(i, seed))
+            return false;
+    }
+    w = word(i, seed);
+    return memcmp((const char *)data + i, &w, len - i) == 0;
 }
 
 void fault_pattern(void *data, size_t len)
 {
-    for (size_t i = 0; i < len; i += 8) {
-        uint64_t w = word(i);
-        memcpy((char *)data + i, &w, len - i < 8 ? len - i : 8);
-    }
+    fault_fill(data, len, 0);
 }
 
 bool fault_pattern_is(const void *data, size_t len)
 {
-    for (size_t i = 0; i < len; i += 8) {
-        uint64_t w = word(i);
-        if (memcmp((const char *)data + i, &w, len - i < 8 ? len - i : 8) != 0)
-            return false;
-    }
-    return true;
+    return fault_is(data, len, 0);
 }
 
-bool fault_space_is_pattern(lien_space *space)
+bool fault_space_is(lien_space *space, uint64_t seed)
 {
     lien_buf *buf = NULL;
     const void *data = NULL;
     CHECK_EQ(lien_space_buf(space, 0, &buf), 0);
     CHECK_EQ(lien_buf_data(buf, &data), 0);
-    return fault_pattern_is(data, lien_buf_len(buf));
+    return fault_is(data, lien_buf_len(buf), seed);
+}
+
+bool fault_space_is_pattern(lien_space *space)
+{
+    return fault_space_is(space, 0);
 }
 
 // -- An observed read ------------------------------------------------------------------------------------------------------------

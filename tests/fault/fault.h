@@ -67,6 +67,8 @@ struct fault_levels {
     unsigned long long grants, grants_bytes, pool_bytes, conns, quarantined, protocol_errors, reads;
 };
 void fault_peer_levels(const struct fault_peer *peer, struct fault_levels *levels);
+// What the other process serves on its connections (lien/call.h). Set before fault_main, since the other process is this program, too. NULL, the default: nothing.
+void fault_peer_serves(const lien_service *service);
 
 // -- This side -------------------------------------------------------------------------------------------------------------------
 
@@ -75,9 +77,14 @@ struct fault_side {
     lien_pool *pool;
 };
 
+// In the other process: its own.
+struct fault_side *fault_peer_side(void);
+
 void fault_side_open(struct fault_side *side, const char *const *settings, unsigned flags);
 void fault_side_close(struct fault_side *side);
 lien_conn *fault_connect(struct fault_side *side, const struct fault_peer *peer);
+lien_conn *fault_connect_with(struct fault_side *side, const struct fault_peer *peer,
+                              const lien_conn_opts *opts);
 void fault_stats(const struct fault_side *side, lien_ctx_stats *stats);
 void fault_info(lien_conn *conn, lien_conn_info *info);
 // Whether a log line of this process contained `text`; forgets all lines.
@@ -98,7 +105,11 @@ int64_t fault_echo(lien_conn *conn, unsigned timeout_ms);
 lien_space *fault_space(struct fault_side *side, size_t len);
 void fault_pattern(void *data, size_t len);
 bool fault_pattern_is(const void *data, size_t len);
+// Other patterns, one for each seed; that of seed 0 is the one above.
+void fault_fill(void *data, size_t len, uint64_t seed);
+bool fault_is(const void *data, size_t len, uint64_t seed);
 bool fault_space_is_pattern(lien_space *space);
+bool fault_space_is(lien_space *space, uint64_t seed);
 
 // -- An observed read ------------------------------------------------------------------------------------------------------------
 
@@ -117,7 +128,7 @@ bool fault_read_is_released(void *read);
 
 // -- A relay between fabric ports ------------------------------------------------------------------------------------------------
 
-// Stands at 127.0.0.2:port and passes to 127.0.0.1:port, on threads of its own. Both switches can be
+// Stands at 127.0.0.2:port and passes to 127.0.0.1:port, on threads of its own. All switches can be
 // flipped at any time.
 struct fault_relay {
     int listener;
@@ -125,6 +136,10 @@ struct fault_relay {
     _Atomic bool hold;      // accepted, but not passed on
     _Atomic bool no_reads;  // READ requests towards 127.0.0.1 vanish; everything else passes
     _Atomic unsigned eaten; // how many
+    _Atomic bool
+        limited; // of what comes from 127.0.0.1 only `left` bytes still pass: then it stands
+    _Atomic uint64_t left;
+    _Atomic bool cut; // its connections end
     _Atomic bool stop;
     _Atomic int open;
     unsigned long thread;

@@ -17,11 +17,23 @@
 #define GRANTS_MAX 1024
 
 struct server {
-    lien_ctx *ctx;
-    lien_pool *pool;
+    struct fault_side side;
     lien_listener *listener;
     pthread_t accepting;
 };
+
+static struct server server;
+static const lien_service *serves;
+
+void fault_peer_serves(const lien_service *service)
+{
+    serves = service;
+}
+
+struct fault_side *fault_peer_side(void)
+{
+    return &server.side;
+}
 
 struct client {
     struct server *server;
@@ -34,7 +46,7 @@ static int open_grant(struct client *c, uint64_t size)
 {
     lien_buf *buf = NULL;
     void *data = NULL;
-    CHECK_EQ(lien_pool_alloc(c->server->pool, size, &buf), 0);
+    CHECK_EQ(lien_pool_alloc(c->server->side.pool, size, &buf), 0);
     CHECK_EQ(lien_buf_mut(buf, &data), 0);
     fault_pattern(data, size);
     char answer[1 + LIEN_TOKEN_MAX] = {'t'};
@@ -55,7 +67,7 @@ static int read_grant(struct client *c, const char *token, size_t len)
     lien_buf *buf = NULL;
     int rc = lien_token_open(c->conn, token, len, &info);
     if (rc == 0)
-        rc = lien_pool_alloc(c->server->pool, info.len, &buf);
+        rc = lien_pool_alloc(c->server->side.pool, info.len, &buf);
     if (rc != 0)
         return rc;
     lien_read_opts opts;
@@ -129,7 +141,7 @@ static void *accepting(void *arg)
 static void print_levels(const struct server *s)
 {
     lien_ctx_stats st = {.size = sizeof st};
-    CHECK_EQ(lien_ctx_stats_get(s->ctx, &st), 0);
+    CHECK_EQ(lien_ctx_stats_get(s->side.ctx, &st), 0);
     printf("%llu %llu %llu %llu %llu %llu %llu\n", (unsigned long long)st.grants_live,
            (unsigned long long)st.grants_bytes, (unsigned long long)st.pool_bytes,
            (unsigned long long)st.conns_open, (unsigned long long)st.quarantined_bytes,
@@ -139,23 +151,29 @@ static void print_levels(const struct server *s)
 
 int fault_peer_main(const char *const *settings)
 {
-    static struct server s;
+    struct server *s = &server;
     lien_ctx_opts opts;
     lien_ctx_opts_init(&opts);
     opts.settings = settings;
-    CHECK_EQ(lien_ctx_open(&opts, &s.ctx), 0);
-    CHECK_EQ(lien_pool_open(s.ctx, NULL, &s.pool), 0);
-    CHECK_EQ(lien_listener_open(s.ctx, "127.0.0.1:0", NULL, &s.listener), 0);
+    CHECK_EQ(lien_ctx_open(&opts, &s->side.ctx), 0);
+    CHECK_EQ(lien_pool_open(s->side.ctx, NULL, &s->side.pool), 0);
+    lien_conn_opts conn_opts;
+    lien_conn_opts_init(&conn_opts);
+    conn_opts.service = serves;
+    lien_listener_opts listener_opts;
+    lien_listener_opts_init(&listener_opts);
+    listener_opts.conn = &conn_opts;
+    CHECK_EQ(lien_listener_open(s->side.ctx, "127.0.0.1:0", &listener_opts, &s->listener), 0);
     char address[96];
-    CHECK_EQ(lien_listener_address(s.listener, address, sizeof address), 0);
+    CHECK_EQ(lien_listener_address(s->listener, address, sizeof address), 0);
     printf("%s\n", address);
     fflush(stdout);
     // It stays open while a thread may wait in it: the process ends without closing it.
-    CHECK_EQ(pthread_create(&s.accepting, NULL, accepting, &s), 0);
+    CHECK_EQ(pthread_create(&s->accepting, NULL, accepting, s), 0);
     char command;
     while (read(STDIN_FILENO, &command, 1) == 1) {
         if (command == 's')
-            print_levels(&s);
+            print_levels(s);
     }
     fflush(NULL);
     _exit(0);

@@ -121,20 +121,31 @@ static void follow(struct fault_relay *relay, struct flow *f, int to, const uint
     }
 }
 
+// How many of `most` bytes from 127.0.0.1 may pass now.
+static size_t allowed(const struct fault_relay *relay, size_t most)
+{
+    return relay->limited && relay->left < most ? (size_t)relay->left : most;
+}
+
 static void pass(struct fault_relay *relay, int client, int server)
 {
     uint8_t bytes[1 << 16];
     struct flow f = {0};
-    struct pollfd fds[2] = {{.fd = client, .events = POLLIN}, {.fd = server, .events = POLLIN}};
-    while (!relay->stop) {
+    while (!relay->stop && !relay->cut) {
+        size_t back = allowed(relay, sizeof bytes);
+        // A descriptor below 0 is not looked at, not even for the peer's hanging up.
+        struct pollfd fds[2] = {{.fd = client, .events = POLLIN},
+                                {.fd = back > 0 ? server : -1, .events = POLLIN}};
         if (poll(fds, 2, 20) <= 0)
             continue;
         for (int i = 0; i < 2; i++) {
             if (!fds[i].revents)
                 continue;
-            ssize_t n = recv(fds[i].fd, bytes, sizeof bytes, 0);
+            ssize_t n = recv(fds[i].fd, bytes, i == 0 ? sizeof bytes : back, 0);
             if (n <= 0)
                 return;
+            if (i == 1 && relay->limited)
+                relay->left -= (uint64_t)n;
             if (i == 0)
                 follow(relay, &f, server, bytes, (size_t)n);
             else

@@ -106,6 +106,7 @@ static void call_frames(void)
     small.kind = LIENI_FRAME_WRITTEN;
     write_frame("written", &small);
     write_frame("goaway", &(struct lieni_frame){.kind = LIENI_FRAME_GOAWAY});
+    write_frame("heard", &(struct lieni_frame){.kind = LIENI_FRAME_HEARD});
     struct lieni_frame probe = {
         .kind = LIENI_FRAME_PROBE,
         .n_probes = 1,

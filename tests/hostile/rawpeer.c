@@ -130,7 +130,8 @@ struct lieni_offer rawpeer_offer(void)
                                 .message_credits = RAW_RECVS / 2,
                                 .control_credits = RAW_RECVS / 2,
                                 .message_max = 1 << 20,
-                                .grants_max = 64};
+                                .grants_max = 64,
+                                .call_credits = RAW_CALLS};
     random_bytes(NULL, offer.nonce, sizeof offer.nonce);
     return offer;
 }

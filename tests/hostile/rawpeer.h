@@ -11,6 +11,7 @@
 #include "provider/provider.h"
 
 #define RAW_RECVS     64u
+#define RAW_CALLS     8u
 #define RAW_FRAME_MAX 4096u
 #define RAW_SEND_MAX  (128u << 10)
 
@@ -41,7 +42,7 @@ struct rawpeer {
 void rawworld_open(struct rawworld *world);
 void rawworld_close(struct rawworld *world);
 
-// What a connection offers by default: one version, tcp, frames of RAW_FRAME_MAX, RAW_RECVS / 2 credits of each class.
+// What a connection offers by default: one version, tcp, frames of RAW_FRAME_MAX, RAW_RECVS / 2 credits of each class, RAW_CALLS calls.
 struct lieni_offer rawpeer_offer(void);
 // Connects to a Lien listener at 127.0.0.1:port ("host:port" as lien_listener_address() gives it). NULL: the default offer.
 void rawpeer_connect(struct rawworld *world, struct rawpeer *peer, const char *address,

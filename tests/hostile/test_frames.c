@@ -3,169 +3,15 @@
 // A peer that breaks the rules of docs/wire.md on a live connection: each frame cut at each byte, each field wrong, credits that are not there. Each costs that one connection, with
 // LIEN_EPROTO, and nothing else: a connection of Lien's own to the same ctx exchanges a message after each, and another hostile peer, while it behaves, stays open.
 
-#include "tests/hostile/rawpeer.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include "core/bytes.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: not so: %s\n", __FILE__, __LINE__, what, #condition);      \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/hostile/hostile.h"
 
 enum {
-    CREDITS = 8
-};
-
-// docs/wire.md, "Frames".
-enum {
-    AT_FLAGS = 1,
-    AT_LEN = 2,
-    AT_MESSAGE_CREDITS = 4,
-    AT_CONTROL_CREDITS = 6,
-    AT_NUMBER = 8,
-    AT_ZERO = 12,
     AT_SLOT = 16,
     AT_GEN = 20,
     AT_TOTAL = 24,
     AT_BUFFERS = 32,
     AT_KEYS = 40
 };
-
-static const char *what = "set-up"; // is being tried
-static lien_ctx *victim, *friendly;
-static lien_pool *pool;
-static lien_listener *listener;
-static char address[96];
-static lien_conn *to_friend, *from_friend;
-static struct rawworld world;
-static struct rawpeer quiet; // keeps the rules
-static lien_conn *quiet_conn;
-static unsigned attacks;
-
-static void log_line(const lien_log_line *line, void *arg)
-{
-    (void)arg;
-    if (getenv("HOSTILE_VERBOSE"))
-        fprintf(stderr, "%s: %s\n", lien_errname(line->code), line->text);
-}
-
-static lien_ctx *open_ctx(void)
-{
-    static const char *const settings[] = {"heartbeat_ms=0", "message_credits=8",
-                                           "control_credits=8", "frame_max=4096", NULL};
-    lien_ctx_opts opts;
-    lien_ctx *ctx;
-    lien_ctx_opts_init(&opts);
-    opts.settings = settings;
-    opts.log = log_line;
-    CHECK(lien_ctx_open(&opts, &ctx) == 0);
-    return ctx;
-}
-
-static lien_ctx_stats stats(void)
-{
-    lien_ctx_stats s = {.size = sizeof s};
-    CHECK(lien_ctx_stats_get(victim, &s) == 0);
-    return s;
-}
-
-static bool is_open(lien_conn *conn)
-{
-    lien_conn_info info = {.size = sizeof info};
-    CHECK(lien_conn_info_get(conn, &info) == 0);
-    return info.open;
-}
-
-// The friend's message gets through, both ways.
-static void others_go_on(void)
-{
-    lien_conn *const ends[][2] = {{from_friend, to_friend}, {to_friend, from_friend}};
-    for (int i = 0; i < 2; i++) {
-        lien_msg *msg;
-        const void *head;
-        size_t len;
-        CHECK(lien_send(ends[i][0], &attacks, sizeof attacks, NULL, 0, NULL) == 0);
-        CHECK(lien_msg_recv_wait(ends[i][1], 5000, &msg) == 0);
-        CHECK(lien_msg_head(msg, &head, &len) == 0 && len == sizeof attacks);
-        CHECK(memcmp(head, &attacks, len) == 0);
-        lien_msg_free(&msg);
-    }
-    CHECK(is_open(quiet_conn) && !quiet.down);
-}
-
-static void begin(struct rawpeer *peer, lien_conn **conn)
-{
-    rawpeer_connect(&world, peer, address, NULL);
-    CHECK(lien_listener_accept_wait(listener, 5000, conn) == 0);
-    CHECK(is_open(*conn));
-}
-
-static void end(struct rawpeer *peer, lien_conn **conn)
-{
-    attacks++;
-    others_go_on();
-    CHECK(lien_conn_close(conn) == 0);
-    rawpeer_close(peer);
-}
-
-// The connection ends, with this status; messages that came before are thrown away.
-static int status_of_end(lien_conn *conn, struct rawpeer *peer)
-{
-    lien_msg *msg;
-    int rc = LIEN_ETIMEDOUT;
-    for (int i = 0; i < 5000 && (rc == 0 || rc == LIEN_ETIMEDOUT); i++) {
-        rawpeer_pump(peer->world, 0);
-        rc = lien_msg_recv_wait(conn, 1, &msg);
-        if (rc == 0)
-            lien_msg_free(&msg);
-    }
-    return rc;
-}
-
-// A new connection, these bytes: a protocol error.
-static void breaks(const uint8_t *bytes, size_t len)
-{
-    struct rawpeer peer;
-    lien_conn *conn;
-    uint64_t errors = stats().protocol_errors;
-    begin(&peer, &conn);
-    rawpeer_bytes(&peer, bytes, len);
-    int status = status_of_end(conn, &peer);
-    if (status != LIEN_EPROTO)
-        fprintf(stderr, "%zu bytes of kind %d: %s\n", len, len > 0 ? bytes[0] : -1,
-                lien_errname(status));
-    CHECK(status == LIEN_EPROTO);
-    CHECK(stats().protocol_errors == errors + 1);
-    end(&peer, &conn);
-}
-
-// -- Samples --
-
-struct sample {
-    const char *name;
-    uint8_t bytes[256];
-    size_t len;
-    size_t whole_from,
-        whole_step; // cut there and given the length of the rest it is a frame again; 0: never
-};
-
-static struct sample make(const char *name, const struct lieni_frame *frame, size_t from,
-                          size_t step)
-{
-    struct sample s = {.name = name, .whole_from = from, .whole_step = step};
-    _Atomic uint64_t copied = 0;
-    CHECK(lieni_frame_encode(frame, s.bytes, sizeof s.bytes, &copied, &s.len) == 0);
-    lieni_frame_stamp(s.bytes, 0, 0, 1);
-    return s;
-}
 
 #define SAMPLES 7
 static struct sample samples[SAMPLES];
@@ -192,63 +38,17 @@ static void make_samples(void)
     const struct lieni_name names[] = {{.slot = 0, .gen = 1}, {.slot = 1, .gen = 1}};
     struct lieni_frame list = {.kind = LIENI_FRAME_RELEASE, .n_names = 2};
     memcpy(list.names, names, sizeof names);
-    samples[MSG] = make("MSG", &msg, AT_KEYS, 1);
-    samples[MSG_BODY] = make("MSG with a body", &body, AT_KEYS + 2 * LIENI_KEY_SIZE, 1);
-    samples[RELEASE] = make("RELEASE", &list, AT_SLOT + 8, 8);
+    samples[MSG] = make_sample("MSG", &msg, AT_KEYS, 1, NULL);
+    samples[MSG_BODY] = make_sample("MSG with a body", &body, AT_KEYS + 2 * LIENI_KEY_SIZE, 1,
+                                    NULL);
+    samples[RELEASE] = make_sample("RELEASE", &list, AT_SLOT + 8, 8, NULL);
     list.kind = LIENI_FRAME_REVOKE;
-    samples[REVOKE] = make("REVOKE", &list, AT_SLOT + 8, 8);
-    samples[CREDIT] = make("CREDIT", &(struct lieni_frame){.kind = LIENI_FRAME_CREDIT}, 0, 0);
-    samples[BEAT] = make("BEAT", &(struct lieni_frame){.kind = LIENI_FRAME_BEAT}, 0, 0);
-    samples[BYE] = make("BYE", &(struct lieni_frame){.kind = LIENI_FRAME_BYE}, 0, 0);
-}
-
-static bool whole(const struct sample *s, size_t len)
-{
-    return s->whole_step > 0 && len >= s->whole_from && (len - s->whole_from) % s->whole_step == 0;
-}
-
-// -- Cut, and lengths that lie --
-
-static void cuts(const struct sample *s)
-{
-    what = s->name;
-    for (size_t len = 0; len < s->len; len++) {
-        breaks(s->bytes, len);
-        uint8_t patched[sizeof s->bytes];
-        memcpy(patched, s->bytes, s->len);
-        lieni_put16(patched + AT_LEN, (uint16_t)len);
-        if (len > AT_LEN + 1 && !whole(s, len))
-            breaks(patched, len);
-    }
-    uint8_t longer[sizeof s->bytes + 8] = {0};
-    memcpy(longer, s->bytes, s->len);
-    breaks(longer, s->len + 1);
-    breaks(longer, s->len + 8);
-    lieni_put16(longer + AT_LEN, (uint16_t)(s->len + 1));
-    if (!whole(s, s->len + 1))
-        breaks(longer, s->len + 1);
-}
-
-static void lengths(const struct sample *s)
-{
-    const uint16_t lies[] = {0,
-                             1,
-                             15,
-                             16,
-                             (uint16_t)(s->len - 1),
-                             (uint16_t)(s->len + 1),
-                             (uint16_t)(2 * s->len),
-                             RAW_FRAME_MAX,
-                             0x7fff,
-                             0xffff};
-    what = s->name;
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        uint8_t bytes[sizeof s->bytes];
-        memcpy(bytes, s->bytes, s->len);
-        lieni_put16(bytes + AT_LEN, lies[i]);
-        if (lies[i] != s->len)
-            breaks(bytes, s->len);
-    }
+    samples[REVOKE] = make_sample("REVOKE", &list, AT_SLOT + 8, 8, NULL);
+    samples[CREDIT] = make_sample("CREDIT", &(struct lieni_frame){.kind = LIENI_FRAME_CREDIT}, 0, 0,
+                                  NULL);
+    samples[BEAT] = make_sample("BEAT", &(struct lieni_frame){.kind = LIENI_FRAME_BEAT}, 0, 0,
+                                NULL);
+    samples[BYE] = make_sample("BYE", &(struct lieni_frame){.kind = LIENI_FRAME_BYE}, 0, 0, NULL);
 }
 
 // -- Fields --
@@ -326,8 +126,8 @@ static void fields(void)
         struct sample s = samples[w->sample];
         for (size_t b = 0; b < w->size; b++)
             s.bytes[w->at + b] = (uint8_t)(w->value >> (8 * b));
-        what = s.name;
-        breaks(s.bytes, s.len);
+        hostile_what = s.name;
+        breaks(s.bytes, s.len, NULL);
     }
 }
 
@@ -338,7 +138,8 @@ static void overspent(enum lieni_frame_kind kind)
     struct rawpeer peer;
     lien_conn *conn;
     const struct lieni_frame frame = {.kind = kind};
-    what = kind == LIENI_FRAME_MSG ? "messages without credit" : "control frames without credit";
+    hostile_what = kind == LIENI_FRAME_MSG ? "messages without credit"
+                                           : "control frames without credit";
     // We give back nothing, so the victim's own CREDIT frames, which give us new ones, end as well.
     struct lieni_offer offer = rawpeer_offer();
     offer.control_credits = 2;
@@ -361,7 +162,7 @@ static void released_twice(void)
     lien_grant *grant;
     lien_token token;
     struct lieni_frame frame = {.kind = LIENI_FRAME_RELEASE, .n_names = 1};
-    what = "a release, twice";
+    hostile_what = "a release, twice";
     begin(&peer, &conn);
     CHECK(lien_pool_alloc(pool, 100, &buf) == 0);
     CHECK(lien_grant_open(conn, &buf, 1, NULL, &token, &grant) == 0);
@@ -384,7 +185,7 @@ static void revoked_unseen(void)
     const uint8_t *bytes;
     size_t len;
     struct lieni_frame frame = {.kind = LIENI_FRAME_REVOKE, .n_names = 1};
-    what = "a revoke of what was never seen";
+    hostile_what = "a revoke of what was never seen";
     begin(&peer, &conn);
     frame.names[0] = (struct lieni_name){.slot = 5, .gen = 1};
     CHECK(rawpeer_frame(&peer, &frame));
@@ -403,7 +204,7 @@ static void body_that_cannot_be_read(void)
     struct rawpeer peer;
     lien_conn *conn;
     uint64_t out = stats().pool_bytes;
-    what = "a body that cannot be read";
+    hostile_what = "a body that cannot be read";
     begin(&peer, &conn);
     rawpeer_bytes(&peer, samples[MSG_BODY].bytes, samples[MSG_BODY].len);
     int status = status_of_end(conn, &peer);
@@ -419,7 +220,7 @@ static void after_bye(void)
     struct rawpeer peer;
     lien_conn *conn;
     uint64_t errors = stats().protocol_errors;
-    what = "frames after BYE";
+    hostile_what = "frames after BYE";
     begin(&peer, &conn);
     CHECK(rawpeer_bytes(&peer, samples[BYE].bytes, samples[BYE].len));
     peer.number = 1;
@@ -435,7 +236,7 @@ static void oversized(void)
 {
     static uint8_t bytes[RAW_SEND_MAX];
     static const size_t sizes[] = {RAW_FRAME_MAX + 1, 65536, RAW_SEND_MAX};
-    what = "a frame above frame_max";
+    hostile_what = "a frame above frame_max";
     for (size_t i = 0; i < 3; i++) {
         struct rawpeer peer;
         lien_conn *conn;
@@ -447,40 +248,12 @@ static void oversized(void)
     }
 }
 
-// -- Set-up --
-
-static void set_up(void)
-{
-    rawworld_open(&world);
-    victim = open_ctx();
-    friendly = open_ctx();
-    CHECK(lien_pool_open(victim, NULL, &pool) == 0);
-    CHECK(lien_listener_open(victim, "127.0.0.1:0", NULL, &listener) == 0);
-    CHECK(lien_listener_address(listener, address, sizeof address) == 0);
-    CHECK(lien_conn_open_wait(friendly, address, NULL, &from_friend) == 0);
-    CHECK(lien_listener_accept_wait(listener, 5000, &to_friend) == 0);
-    begin(&quiet, &quiet_conn);
-    make_samples();
-}
-
-static void pull_down(void)
-{
-    what = "the end";
-    lien_ctx_stats s = stats();
-    CHECK(s.quarantined_total == 0 && s.grants_live == 0);
-    CHECK(lien_conn_close(&quiet_conn) == 0);
-    rawpeer_wait_down(&quiet, 5000);
-    rawpeer_close(&quiet);
-    CHECK(lien_ctx_close(&friendly) == 0);
-    CHECK(lien_ctx_close(&victim) == 0);
-    rawworld_close(&world);
-}
-
 int main(void)
 {
-    set_up();
+    set_up(NULL);
+    make_samples();
     for (int i = 0; i < SAMPLES; i++) {
-        cuts(&samples[i]);
+        cuts(&samples[i], true);
         lengths(&samples[i]);
     }
     fields();

@@ -3,6 +3,11 @@
 // R5: a blocking twin answers LIEN_EDEADLK where it could never return, in callbacks of a LIEN_INLINE connection and inside lien_ctx_progress(), and changes nothing by it; on a dispatch
 // thread the twins work; and an inline callback that blocks is named by the watchdog while it still does.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "tests/loops/support.h"
 
 static const char *const settings[] = {"dispatch_threads=1", "log_level=warn", NULL};
@@ -267,6 +272,55 @@ static void closed_under(bool send)
     printf("closed while another thread waits to %s: ok\n", send ? "send" : "receive");
 }
 
+// -- A ctx closed under a thread that connects --
+
+struct opener {
+    lien_ctx *ctx;
+    char address[32];
+    int rc;
+};
+
+static void *open_to_nobody(void *arg)
+{
+    struct opener *opener = arg;
+    lien_conn *conn = NULL;
+    lien_conn_opts opts;
+    lien_conn_opts_init(&opts);
+    opts.timeout_ms = 60000;
+    opener->rc = lien_conn_open_wait(opener->ctx, opener->address, &opts, &conn);
+    CHECK(conn == NULL);
+    return NULL;
+}
+
+// The server takes the connection and never says a word.
+static void ctx_closed_under(unsigned flags)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int mute = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(mute >= 0 && bind(mute, (struct sockaddr *)&at, len) == 0 && listen(mute, 4) == 0);
+    CHECK(getsockname(mute, (struct sockaddr *)&at, &len) == 0);
+    struct opener opener = {.rc = 1};
+    snprintf(opener.address, sizeof opener.address, "127.0.0.1:%u", ntohs(at.sin_port));
+    lien_ctx_opts opts;
+    lien_ctx_opts_init(&opts);
+    opts.flags = flags;
+    opts.settings = settings;
+    IS(lien_ctx_open(&opts, &opener.ctx), 0);
+    lien_ctx *ctx = opener.ctx;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, open_to_nobody, &opener) == 0);
+    int got = accept(mute, NULL, NULL);
+    CHECK(got >= 0);
+    sleep_ms(100); // it sleeps by now; if not, nothing is shown, and nothing fails
+    IS(lien_ctx_close(&ctx), 0);
+    pthread_join(thread, NULL);
+    IS(opener.rc, LIEN_ECLOSED);
+    close(got);
+    close(mute);
+    printf("ctx closed while another thread connects, %s: ok\n", flags ? "app-driven" : "threaded");
+}
+
 // -- Watchdog --
 
 static void block(lien_conn *conn, lien_msg *msg, void *arg)
@@ -321,6 +375,8 @@ int main(void)
         twins((enum place)place, &peer);
     closed_under(false);
     closed_under(true);
+    ctx_closed_under(0);
+    ctx_closed_under(LIEN_APP_DRIVEN);
     watchdog(&peer);
     peer_close(&peer);
     puts("ok");

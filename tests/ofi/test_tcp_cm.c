@@ -4,6 +4,9 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -225,11 +228,97 @@ static void silent_server(void)
     close(listener);
 }
 
+// A relay whose first connection carries the request's header in two segments; later ones pass as they are.
+struct splitter {
+    int listener;
+    uint16_t to;
+    atomic_uint dials;
+};
+
+static void forward(int from, int to)
+{
+    char bytes[4096];
+    ssize_t n = recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n > 0)
+        CHECK(send(to, bytes, (size_t)n, MSG_NOSIGNAL) == n);
+    if (n == 0)
+        shutdown(to, SHUT_WR);
+}
+
+static void *split(void *arg)
+{
+    struct splitter *s = arg;
+    char bytes[512];
+    int in, out = -1;
+    while ((in = accept(s->listener, NULL, NULL)) >= 0) {
+        bool first = atomic_fetch_add(&s->dials, 1) == 0;
+        CHECK(recv(in, bytes, request_len, MSG_WAITALL) == (ssize_t)request_len);
+        out = socket(AF_INET, SOCK_STREAM, 0);
+        struct sockaddr_in at = loopback(s->to);
+        CHECK(out >= 0 && connect(out, (struct sockaddr *)&at, sizeof at) == 0);
+        CHECK(send(out, bytes, 10, MSG_NOSIGNAL | (first ? 0 : MSG_MORE)) == 10);
+        if (first)
+            bench_sleep(100);
+        send(out, bytes + 10, request_len - 10, MSG_NOSIGNAL); // refused already, perhaps
+        struct pollfd fds[2] = {{.fd = in, .events = POLLIN}, {.fd = out, .events = POLLIN}};
+        bool open = true;
+        while (open && poll(fds, 2, 10000) > 0) {
+            for (int i = 0; i < 2; i++) {
+                char byte;
+                if (!fds[i].revents)
+                    continue;
+                open = open && recv(fds[i].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+                forward(fds[i].fd, fds[1 - i].fd);
+            }
+        }
+        close(in);
+        close(out);
+    }
+    return NULL;
+}
+
+// A request that the network cut in two is sent anew; the receives of the first try are those of the second.
+static void cut_in_two(void)
+{
+    static char bytes[8];
+    struct splitter s = {0};
+    uint16_t port;
+    side_open(&a);
+    side_open(&b);
+    s.listener = raw_listener(&port);
+    struct lieni_ep_args args = end_args(&server, 0, 1, 2);
+    end_listen(&a, &server, &args, &s.to);
+    pthread_t thread;
+    IS(pthread_create(&thread, NULL, split, &s), 0);
+    args = end_args(&client, port, 2, 1);
+    struct lieni_recv recv = {.buf = bytes, .len = sizeof bytes, .context = 7};
+    args.recvs = &recv;
+    args.n_recvs = 1;
+    end_connect(&b, &client, &args);
+    CHECK(pump(&b, &a, told, &client, 10000));
+    IS(client.up, 1);
+    IS(atomic_load(&s.dials), 2);
+    CHECK(pump(&a, &b, told, &server, 10000));
+    IS(server.up, 1);
+    IS(tcp->post_send(server.ep, "hi", 3, NULL, 2), 0);
+    CHECK(pump(&a, &b, entered, &client, 10000));
+    IS(client.seen[7], 1);
+    CHECK(strcmp(bytes, "hi") == 0);
+    end_close(&client, NULL);
+    end_close(&server, NULL);
+    shutdown(s.listener, SHUT_RDWR);
+    IS(pthread_join(thread, NULL), 0);
+    close(s.listener);
+    side_close(&a);
+    side_close(&b);
+}
+
 int main(void)
 {
     learn_request();
     nobody();
     garbage();
+    cut_in_two();
     half_sent();
     silent_server();
     left_behind();

@@ -25,6 +25,20 @@ enum fault {
     FAULT_WITHHOLD, // an entry never comes
     FAULT_SPURIOUS, // an entry comes twice, or names nothing
     FAULT_UNPROVEN, // destruction proves nothing
+    // Of calls, counted on open connections only: with any other the calls have ended.
+    FAULT_CALL_CANCEL, // the application cancels a call, or closes its handle
+    FAULT_DEADLINE,    // a call's deadline passed
+    FAULT_DROP,        // a handler drops a request
+    FAULT_GOAWAY,      // the application takes no new calls
+    FAULT_JUMP,        // the clock of its node jumps
+    // Decided by the world for one operation. Counted by the connection's own state alone.
+    FAULT_LIE,        // an end that is no proof says that it is one
+    FAULT_STALL,      // the peer serves no READ any more
+    FAULT_LOST,       // an entry is lost though the link is up
+    FAULT_HOLLOW,     // a READ succeeds with nothing written
+    FAULT_FALSE_SEND, // a SEND succeeds and does not arrive
+    FAULT_FALSE_RECV, // a receive succeeds with old bytes
+    FAULT_GARBAGE,    // a SEND's bytes change on the way
     FAULTS
 };
 
@@ -42,6 +56,18 @@ enum cell_state {
     CELL_GRANT_ASKED,
     CELL_BODY_SENT,   // a message with a body is not released yet
     CELL_BODY_COMING, // a message whose body is being read
+    CELL_CALL_RUNNING,
+    CELL_CALL_FETCHING, // its reply's body is being read
+    CELL_CALL_ENDED,    // the peer owes its REPLY
+    CELL_CALL_READING,  // a READ runs into its write space
+    CELL_CALL_SEALED,   // the same, and the call has ended
+    CELL_REQUEST_QUEUED,
+    CELL_REQUEST_LIVE,
+    CELL_REQUEST_REPLYING,  // its writes await their answers
+    CELL_REQUEST_CANCELLED, // the application still holds it
+    CELL_WRITE_OUT,
+    CELL_WRITE_GIVEN_UP, // its source is still lent
+    CELL_READ_PROBING,
     CELL_STATES
 };
 
@@ -51,8 +77,8 @@ struct cells {
 
 // The fault happens now to this connection: its state and those of its operations count.
 void cells_note(struct cells *cells, enum fault fault, struct lien_conn *conn);
-// Whether the connection, or an operation on it, is in that state now.
-bool cells_in(struct lien_conn *conn, enum cell_state state);
+// The states that the connection and the operations on it are in now, one bit each.
+uint32_t cells_met(struct lien_conn *conn);
 // Whether that cell can occur.
 bool cells_possible(enum fault fault, enum cell_state state);
 void cells_add(struct cells *cells, const struct cells *more);

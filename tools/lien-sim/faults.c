@@ -3,10 +3,12 @@
 // The faults that lien-sim chooses, each counted with the states that it meets. Rare states are met by wishes: a fault and a state are drawn, and as soon as a connection is
 // in that state the fault happens to it. The draw does not look at what was counted, so that a seed stays one schedule.
 
-#include "program.h"
+#include "model.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "core/call.h"
 #include "core/conn.h"
 #include "core/read.h"
 
@@ -33,6 +35,12 @@ static struct lien_conn *pick_core_conn(struct program *p)
 
 // -- Faults ------------------------------------------------------------------------------------------------------------------------
 
+static void say_fault(struct program *p, const char *what, const char *host)
+{
+    if (p->trace)
+        printf("%12llu fault  %-22s %s\n", (unsigned long long)lieni_sim_now(p->world), what, host);
+}
+
 // The fault happens to all connections of other nodes whose peer is `node`.
 static void note_peers(struct program *p, enum fault fault, const struct app_node *node)
 {
@@ -54,6 +62,7 @@ static void break_conn(struct program *p, struct lien_conn *conn)
     if (!conn || (!conn->ep && !conn->stream))
         return;
     cells_note(p->cells, FAULT_BREAK, conn);
+    say_fault(p, "break", conn->peer_host);
     if (conn->ep)
         lieni_sim_break_ep(conn->ep);
     if (conn->stream && (!conn->ep || one_in(p, 2)))
@@ -72,6 +81,7 @@ static bool may_kill(const struct program *p)
 static void kill_node(struct program *p, struct app_node *node, bool silent)
 {
     note_peers(p, silent ? FAULT_VANISH : FAULT_KILL, node);
+    say_fault(p, silent ? "vanishes" : "is killed", lieni_sim_node_host(p->world, node->index));
     node->dead = true;
     lieni_sim_kill_node(p->world, node->index, silent);
 }
@@ -79,6 +89,7 @@ static void kill_node(struct program *p, struct app_node *node, bool silent)
 static void freeze_node(struct program *p, struct app_node *node)
 {
     note_peers(p, FAULT_FREEZE, node);
+    say_fault(p, "freezes", lieni_sim_node_host(p->world, node->index));
     node->frozen = true;
     node->thaw_at = lieni_sim_now(p->world) + MS * (one_in(p, 3) ? draw(p, 1500) : draw(p, 40));
     lieni_sim_freeze_node(p->world, node->index);
@@ -87,13 +98,27 @@ static void freeze_node(struct program *p, struct app_node *node)
 void faults_hook(void *self, enum lieni_sim_fault fault, void *user)
 {
     static const enum fault row[LIENI_SIM_FAULTS] = {
-        [LIENI_SIM_EAGAIN] = FAULT_EAGAIN,     [LIENI_SIM_EBUSY] = FAULT_EBUSY,
-        [LIENI_SIM_WITHHOLD] = FAULT_WITHHOLD, [LIENI_SIM_SPURIOUS] = FAULT_SPURIOUS,
-        [LIENI_SIM_UNPROVEN] = FAULT_UNPROVEN,
+        [LIENI_SIM_EAGAIN] = FAULT_EAGAIN,         [LIENI_SIM_EBUSY] = FAULT_EBUSY,
+        [LIENI_SIM_WITHHOLD] = FAULT_WITHHOLD,     [LIENI_SIM_SPURIOUS] = FAULT_SPURIOUS,
+        [LIENI_SIM_UNPROVEN] = FAULT_UNPROVEN,     [LIENI_SIM_LIE] = FAULT_LIE,
+        [LIENI_SIM_STALL] = FAULT_STALL,           [LIENI_SIM_LOST] = FAULT_LOST,
+        [LIENI_SIM_HOLLOW] = FAULT_HOLLOW,         [LIENI_SIM_FALSE_SEND] = FAULT_FALSE_SEND,
+        [LIENI_SIM_FALSE_RECV] = FAULT_FALSE_RECV, [LIENI_SIM_GARBAGE] = FAULT_GARBAGE,
     };
     struct program *p = self;
     if (user && fault != LIENI_SIM_REGISTER)
         cells_note(p->cells, row[fault], user);
+}
+
+void faults_jump(struct program *p, struct app_node *node)
+{
+    uint64_t ns = MS * (one_in(p, 2) ? draw(p, 300) : draw(p, 5000));
+    struct lieni_node *head = &node->ctx->conns;
+    for (struct lieni_node *n = head->next; n != head; n = n->next)
+        cells_note(p->cells, FAULT_JUMP, lieni_container(n, struct lien_conn, node));
+    say_fault(p, "clock jumps", lieni_sim_node_host(p->world, node->index));
+    p->jumped = true;
+    lieni_sim_jump_clock(p->world, node->index, ns);
 }
 
 void faults_break_any(struct program *p)
@@ -131,134 +156,265 @@ void faults_revoke(struct app_grant *g)
         model_grant_close(g);
 }
 
+void faults_call_cancel(struct app_call *c)
+{
+    struct program *p = c->op.p;
+    if (c->conn->conn)
+        cells_note(p->cells, FAULT_CALL_CANCEL, c->conn->conn);
+    if (one_in(p, 2))
+        model_call_cancel(c);
+    else
+        model_call_close(c);
+}
+
+void faults_deadline(struct app_call *c)
+{
+    if (c->conn->conn)
+        cells_note(c->op.p->cells, FAULT_DEADLINE, c->conn->conn);
+}
+
+void faults_drop(struct app_request *r)
+{
+    if (r->conn->conn)
+        cells_note(r->p->cells, FAULT_DROP, r->conn->conn);
+    model_request_drop(r);
+}
+
+void faults_goaway(struct app_conn *c)
+{
+    int err = lien_conn_goaway(c->conn);
+    say(c->p, "goaway", c->number, err);
+    check_answer(c->p, "lien_conn_goaway", err, 0);
+    c->goaway = true;
+    cells_note(c->p->cells, FAULT_GOAWAY, c->conn);
+}
+
 // -- Wishes ------------------------------------------------------------------------------------------------------------------------
+
+// The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
+static const uint8_t rarity[CELL_STATES] = {
+    [CELL_BOOT] = 2,
+    [CELL_FABRIC] = 4,
+    [CELL_ENDING] = 7,
+    [CELL_DRAIN] = 2,
+    [CELL_DESTROY] = 7,
+    [CELL_READ_RUNNING] = 1,
+    [CELL_READ_DRAINING] = 3,
+    [CELL_GRANT_ASKED] = 2,
+    [CELL_BODY_SENT] = 2,
+    [CELL_BODY_COMING] = 3,
+    [CELL_CALL_FETCHING] = 6,
+    [CELL_CALL_ENDED] = 1,
+    [CELL_CALL_READING] = 4,
+    [CELL_CALL_SEALED] = 9,
+    [CELL_REQUEST_QUEUED] = 3,
+    [CELL_REQUEST_REPLYING] = 6,
+    [CELL_REQUEST_CANCELLED] = 1,
+    [CELL_WRITE_OUT] = 3,
+    [CELL_WRITE_GIVEN_UP] = 7,
+    [CELL_READ_PROBING] = 6,
+};
+
+static enum cell_state draw_state(struct program *p)
+{
+    unsigned sum = 0;
+    for (int i = 0; i < CELL_STATES; i++)
+        sum += rarity[i];
+    uint64_t at = draw(p, sum);
+    int i = 0;
+    while (at >= rarity[i])
+        at -= rarity[i++];
+    return (enum cell_state)i;
+}
 
 void faults_wish(struct program *p)
 {
-    static const enum fault faults[] = {FAULT_BREAK,  FAULT_KILL,   FAULT_KILL,  FAULT_VANISH,
-                                        FAULT_VANISH, FAULT_FREEZE, FAULT_CLOSE, FAULT_CANCEL,
-                                        FAULT_CANCEL, FAULT_CANCEL, FAULT_REVOKE};
-    // The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
-    static const enum cell_state states[] = {
-        CELL_BOOT,          CELL_BOOT,         CELL_FABRIC,        CELL_FABRIC,
-        CELL_ENDING,        CELL_ENDING,       CELL_ENDING,        CELL_ENDING,
-        CELL_DRAIN,         CELL_DESTROY,      CELL_DESTROY,       CELL_DESTROY,
-        CELL_DESTROY,       CELL_READ_RUNNING, CELL_READ_DRAINING, CELL_READ_DRAINING,
-        CELL_READ_DRAINING, CELL_GRANT_ASKED,  CELL_GRANT_ASKED,   CELL_GRANT_ASKED,
-        CELL_BODY_SENT,     CELL_BODY_COMING,  CELL_BODY_COMING};
-    struct wish w = {.active = true, .moments = 300};
-    if (p->wish.active)
-        return;
-    w.fault = faults[draw(p, sizeof faults / sizeof *faults)];
+    static const enum fault faults[] = {
+        FAULT_BREAK,  FAULT_BREAK,  FAULT_KILL,        FAULT_KILL,        FAULT_VANISH,
+        FAULT_VANISH, FAULT_FREEZE, FAULT_FREEZE,      FAULT_CLOSE,       FAULT_CANCEL,
+        FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_CANCEL,      FAULT_CANCEL,
+        FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_REVOKE,      FAULT_REVOKE,
+        FAULT_DROP,   FAULT_DROP,   FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_GOAWAY,
+        FAULT_GOAWAY, FAULT_DROP,   FAULT_JUMP};
     // A cancel of a read on a connection that ends is rare: the handle must have been kept.
-    static const enum cell_state cancels[] = {
-        CELL_ENDING,  CELL_ENDING,  CELL_ENDING,        CELL_DESTROY, CELL_DESTROY, CELL_DESTROY,
-        CELL_DESTROY, CELL_DESTROY, CELL_READ_DRAINING, CELL_DRAIN,   CELL_DRAIN};
-    w.state = states[draw(p, sizeof states / sizeof *states)];
-    if (w.fault == FAULT_CANCEL)
-        w.state = cancels[draw(p, sizeof cancels / sizeof *cancels)];
-    // Nodes are few: kills are kept for what is rare.
-    static const enum cell_state kills[] = {
-        CELL_BOOT,          CELL_BOOT,          CELL_BOOT,          CELL_FABRIC,
-        CELL_FABRIC,        CELL_ENDING,        CELL_ENDING,        CELL_ENDING,
-        CELL_DRAIN,         CELL_DRAIN,         CELL_DRAIN,         CELL_DESTROY,
-        CELL_READ_DRAINING, CELL_READ_DRAINING, CELL_READ_DRAINING, CELL_READ_DRAINING,
-        CELL_GRANT_ASKED,   CELL_GRANT_ASKED};
-    bool kill = w.fault == FAULT_KILL || w.fault == FAULT_VANISH;
-    if (kill && !one_in(p, 4))
-        w.state = kills[draw(p, sizeof kills / sizeof *kills)];
+    static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY, CELL_DRAIN};
+    struct wish *w = p->wishes;
+    while (w < p->wishes + WISHES && w->active)
+        w++;
+    if (w == p->wishes + WISHES)
+        return;
+    struct wish new = {.active = true, .moments = 1000};
+    new.fault = faults[draw(p, sizeof faults / sizeof *faults)];
+    new.state = draw_state(p);
+    if (new.fault == FAULT_CANCEL && one_in(p, 3))
+        new.state = cancels[draw(p, sizeof cancels / sizeof *cancels)];
+    bool kill = new.fault == FAULT_KILL || new.fault == FAULT_VANISH;
     if (kill && (p->step * 5 < p->steps || !may_kill(p)))
-        w.fault = FAULT_FREEZE;
-    if (cells_possible(w.fault, w.state))
-        p->wish = w;
+        new.fault = FAULT_FREEZE;
+    if (cells_possible(new.fault, new.state))
+        *w = new;
 }
 
 static struct app_node *peer_node(struct program *p, const struct lien_conn *conn)
 {
     for (unsigned i = 0; i < p->n_nodes; i++)
-        if (strcmp(lieni_sim_node_host(p->world, i), conn->peer_host) == 0)
-            return node_runs(&p->nodes[i]) ? &p->nodes[i] : NULL;
+        if (strcmp(lieni_sim_node_host(p->world, i), conn->peer_host) == 0 &&
+            node_runs(&p->nodes[i]))
+            return &p->nodes[i];
     return NULL;
 }
 
-// The wished fault happens to the connection or its peer. False: not possible here.
-static bool grant_wish(struct program *p, struct lien_conn *conn)
+static struct app_node *own_node(struct program *p, const struct lien_conn *conn)
 {
-    struct app_node *peer = peer_node(p, conn);
-    enum fault fault = p->wish.fault;
-    if (fault == FAULT_BREAK) {
-        break_conn(p, conn);
-        return true;
-    }
-    if (fault == FAULT_FREEZE && peer) {
-        freeze_node(p, peer);
-        return true;
-    }
-    if ((fault == FAULT_KILL || fault == FAULT_VANISH) && peer && may_kill(p)) {
-        kill_node(p, peer, fault == FAULT_VANISH);
-        return true;
-    }
-    return false;
+    unsigned i = 0;
+    while (p->nodes[i].ctx != conn->ctx)
+        i++;
+    return &p->nodes[i];
 }
 
-static bool try_conns(struct program *p)
-{
-    for (unsigned i = 0; i < p->n_nodes; i++) {
-        if (!node_runs(&p->nodes[i]))
-            continue;
-        struct lieni_node *head = &p->nodes[i].ctx->conns;
-        for (struct lieni_node *n = head->next; n != head; n = n->next) {
-            struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
-            if (cells_in(conn, p->wish.state) && grant_wish(p, conn))
-                return true;
-        }
-    }
-    return false;
-}
-
-static bool try_close(struct program *p)
+static struct app_conn *conn_of(struct program *p, const struct lien_conn *conn)
 {
     for (struct app_conn *c = p->conns; c; c = c->next)
-        if (c->conn && node_runs(c->node) && cells_in(c->conn, p->wish.state)) {
-            faults_close(c);
-            return true;
-        }
-    return false;
+        if (c->conn == conn)
+            return c;
+    return NULL;
 }
 
-static bool try_cancel(struct program *p)
+static bool try_close(struct program *p, struct lien_conn *conn)
+{
+    struct app_conn *c = conn_of(p, conn);
+    if (c)
+        faults_close(c);
+    return c != NULL;
+}
+
+static bool try_goaway(struct program *p, struct lien_conn *conn)
+{
+    struct app_conn *c = conn_of(p, conn);
+    if (!c || c->goaway)
+        return false;
+    faults_goaway(c);
+    return true;
+}
+
+static bool try_cancel(struct program *p, struct lien_conn *conn)
 {
     for (struct app_read *r = p->reads; r; r = r->next)
-        if (r->read && node_runs(r->conn->node) && cells_in(r->read->conn, p->wish.state)) {
+        if (r->read && r->read->conn == conn) {
             faults_cancel(r);
             return true;
         }
     return false;
 }
 
-static bool try_revoke(struct program *p)
+static bool try_call_cancel(struct program *p, struct lien_conn *conn)
+{
+    for (struct app_call *c = p->calls; c; c = c->next)
+        if (c->call && c->call->conn == conn) {
+            faults_call_cancel(c);
+            return true;
+        }
+    return false;
+}
+
+static bool try_drop(struct program *p, struct lien_conn *conn)
+{
+    for (struct app_request *r = p->requests; r; r = r->next)
+        if (r->request && r->conn->conn == conn) {
+            faults_drop(r);
+            return true;
+        }
+    return false;
+}
+
+static bool try_revoke(struct program *p, struct lien_conn *conn)
 {
     for (struct app_grant *g = p->grants; g; g = g->next)
-        if (g->grant && node_runs(g->conn->node) && cells_in(g->grant->conn, p->wish.state)) {
+        if (g->grant && g->grant->conn == conn) {
             faults_revoke(g);
             return true;
         }
     return false;
 }
 
+// The wished fault happens to the connection or its peer. False: not possible here.
+static bool grant_wish(struct program *p, const struct wish *w, struct lien_conn *conn)
+{
+    struct app_node *peer = peer_node(p, conn);
+    switch (w->fault) {
+    case FAULT_BREAK:
+        break_conn(p, conn);
+        return true;
+    case FAULT_FREEZE:
+        if (peer)
+            freeze_node(p, peer);
+        return peer != NULL;
+    case FAULT_KILL:
+    case FAULT_VANISH:
+        if (!peer || !may_kill(p))
+            return false;
+        kill_node(p, peer, w->fault == FAULT_VANISH);
+        return true;
+    case FAULT_CLOSE:
+        return try_close(p, conn);
+    case FAULT_CANCEL:
+        return try_cancel(p, conn);
+    case FAULT_REVOKE:
+        return try_revoke(p, conn);
+    case FAULT_CALL_CANCEL:
+        return try_call_cancel(p, conn);
+    case FAULT_DROP:
+        return try_drop(p, conn);
+    case FAULT_GOAWAY:
+        return try_goaway(p, conn);
+    case FAULT_JUMP:
+        faults_jump(p, own_node(p, conn));
+        return true;
+    case FAULT_EAGAIN:
+    case FAULT_EBUSY:
+    case FAULT_WITHHOLD:
+    case FAULT_SPURIOUS:
+    case FAULT_UNPROVEN:
+    case FAULT_DEADLINE:
+    case FAULT_LIE:
+    case FAULT_STALL:
+    case FAULT_LOST:
+    case FAULT_HOLLOW:
+    case FAULT_FALSE_SEND:
+    case FAULT_FALSE_RECV:
+    case FAULT_GARBAGE:
+    case FAULTS:
+        break;
+    }
+    return false;
+}
+
+static bool grant_any(struct program *p, struct lien_conn *conn)
+{
+    uint32_t met = cells_met(conn);
+    for (unsigned i = 0; i < WISHES; i++) {
+        struct wish *w = &p->wishes[i];
+        if (!w->active || !(met >> w->state & 1) || !grant_wish(p, w, conn))
+            continue;
+        w->active = false;
+        return true;
+    }
+    return false;
+}
+
 void faults_try(struct program *p)
 {
-    bool met = false;
-    if (!p->wish.active || p->failed)
+    if (p->failed || p->stopping)
         return;
-    if (p->wish.fault == FAULT_CLOSE)
-        met = try_close(p);
-    else if (p->wish.fault == FAULT_CANCEL)
-        met = try_cancel(p);
-    else if (p->wish.fault == FAULT_REVOKE)
-        met = try_revoke(p);
-    else
-        met = try_conns(p);
-    if (met || !p->wish.moments--)
-        p->wish.active = false;
+    for (unsigned i = 0; i < WISHES; i++)
+        if (p->wishes[i].active && !p->wishes[i].moments--)
+            p->wishes[i].active = false;
+    for (unsigned i = 0; i < p->n_nodes; i++) {
+        if (!node_runs(&p->nodes[i]))
+            continue;
+        struct lieni_node *head = &p->nodes[i].ctx->conns;
+        for (struct lieni_node *n = head->next; n != head; n = n->next)
+            if (grant_any(p, lieni_container(n, struct lien_conn, node)))
+                return; // the list may have changed
+    }
 }

@@ -23,6 +23,26 @@ void program_fail(struct program *p, const char *format, ...)
         printf("FAILED: %s\n", p->failure);
 }
 
+void program_doubt(struct program *p, const char *format, ...)
+{
+    char text[sizeof p->failure];
+    va_list args;
+    if (p->liars) {
+        p->tally.lies++;
+        return;
+    }
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    program_fail(p, "%s", text);
+}
+
+uint64_t node_now(const struct app_node *node)
+{
+    const struct lieni_sim_world *w = node->p->world;
+    return lieni_sim_now(w) + lieni_sim_clock_ahead(w, node->index);
+}
+
 uint64_t draw(struct program *p, uint64_t below)
 {
     return lieni_sim_draw(p->world, below);
@@ -42,17 +62,27 @@ void say(struct program *p, const char *what, unsigned number, int err)
 
 // -- What a call may answer --------------------------------------------------------------------------------------------------------
 
+bool may_lose(const struct program *p, int status)
+{
+    if (status == LIEN_ECLOSED || status == LIEN_EPEERLOST || status == LIEN_EIO)
+        return true;
+    if (status == LIEN_EPROTO)
+        return p->short_release || p->liars;
+    // A message's body could not be registered, or READ.
+    return (status == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail) ||
+           (status == LIEN_ELIMIT && p->tight) || (status == LIEN_ENOMEM && p->poor);
+}
+
 void check_answer(struct program *p, const char *what, int err, unsigned may)
 {
-    bool fine = err == 0 || err == LIEN_ECLOSED || err == LIEN_EPEERLOST || err == LIEN_EIO;
-    fine = fine || (err == LIEN_EPROTO && p->short_release);
+    bool fine = err == 0 || may_lose(p, err);
     fine = fine || (err == LIEN_ELIMIT && (may & MAY_LIMIT));
     fine = fine || (err == LIEN_EAGAIN && (may & MAY_AGAIN));
     fine = fine || (err == LIEN_ESTALE && (may & MAY_STALE));
-    // Also of a connection that ended because a message's body could not be registered.
-    fine = fine || (err == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail);
+    fine = fine || (err == LIEN_EOVERLOAD && (may & MAY_OVERLOAD));
+    fine = fine || (err == LIEN_ECANCELED && (may & MAY_CANCELED));
     if (!fine)
-        program_fail(p, "%s answered %s (%s)", what, lien_errname(err), lien_strerror(err));
+        program_doubt(p, "%s answered %s (%s)", what, lien_errname(err), lien_strerror(err));
 }
 
 // -- Callbacks of operations -------------------------------------------------------------------------------------------------------
@@ -71,7 +101,7 @@ void op_done(struct app_op *op, int status)
         program_fail(op->p, "%s %u: on_done twice", op->what, op->number);
     if (op->released)
         program_fail(op->p, "%s %u: on_done after on_released", op->what, op->number);
-    if (status == LIEN_EPROTO && !op->p->short_release)
+    if (status == LIEN_EPROTO && !may_lose(op->p, status))
         program_fail(op->p, "%s %u: done with EPROTO between honest peers", op->what, op->number);
     op->status = status;
 }
@@ -88,7 +118,7 @@ void op_released(struct app_op *op, int status)
     if (status && status != LIEN_EQUARANTINED)
         program_fail(op->p, "%s %u: released with %s", op->what, op->number, lien_errname(status));
     op->released_status = status;
-    op->p->quarantined += status != 0;
+    op->p->tally.quarantined += status != 0;
 }
 
 static void op_check_end(const struct app_op *op)
@@ -108,24 +138,45 @@ static bool op_open(const struct app_op *op)
 
 // -- Patterns and buffers ----------------------------------------------------------------------------------------------------------
 
-static uint8_t pattern(uint64_t tag, uint64_t at)
+// Eight bytes of a pattern, the first at a multiple of eight.
+static uint64_t pattern(uint64_t tag, uint64_t at)
 {
     uint64_t x = tag * 0x9e3779b97f4a7c15u + (at >> 3);
     x ^= x >> 29;
-    x *= 0xbf58476d1ce4e5b9u;
-    return (uint8_t)(x >> (8 * (at & 7)));
+    return x * 0xbf58476d1ce4e5b9u;
+}
+
+static uint8_t pattern_byte(uint64_t tag, uint64_t at)
+{
+    return (uint8_t)(pattern(tag, at) >> (8 * (at & 7)));
 }
 
 void pattern_fill(uint8_t *p, size_t len, uint64_t tag, uint64_t at)
 {
-    for (size_t i = 0; i < len; i++)
-        p[i] = pattern(tag, at + i);
+    size_t i = 0;
+    for (; i < len && (at + i) % 8; i++)
+        p[i] = pattern_byte(tag, at + i);
+    for (; len - i >= 8; i += 8) {
+        uint64_t word = pattern(tag, at + i);
+        memcpy(p + i, &word, 8);
+    }
+    for (; i < len; i++)
+        p[i] = pattern_byte(tag, at + i);
 }
 
 size_t pattern_check(const uint8_t *p, size_t len, uint64_t tag, uint64_t at)
 {
-    for (size_t i = 0; i < len; i++)
-        if (p[i] != pattern(tag, at + i))
+    size_t i = 0;
+    for (; i < len && (at + i) % 8; i++)
+        if (p[i] != pattern_byte(tag, at + i))
+            return i;
+    for (; len - i >= 8; i += 8) {
+        uint64_t word = pattern(tag, at + i);
+        if (memcmp(p + i, &word, 8) != 0)
+            break;
+    }
+    for (; i < len; i++)
+        if (p[i] != pattern_byte(tag, at + i))
             return i;
     return len;
 }
@@ -138,7 +189,7 @@ static size_t random_len(struct program *p)
     case 1:
         return 4096;
     case 2:
-        return 1 + draw(p, 40000);
+        return 1 + draw(p, 60000);
     default:
         return 1 + draw(p, 3000);
     }
@@ -269,6 +320,154 @@ void sources_back(struct program *p, struct app_buf *bufs, unsigned n, int statu
     }
 }
 
+// -- Spaces ------------------------------------------------------------------------------------------------------------------------
+
+bool space_open(struct app_node *node, struct app_buf *bufs, unsigned n, lien_space **space)
+{
+    lien_buf *slots[BUFS_MAX];
+    for (unsigned i = 0; i < n; i++)
+        slots[i] = bufs[i].buf;
+    lieni_sim_allocating++; // here it may not fail
+    int err = lien_space_open(node->ctx, slots, n, space);
+    lieni_sim_allocating--;
+    if (err) {
+        program_fail(node->p, "lien_space_open answers %s", lien_errname(err));
+        return false;
+    }
+    for (unsigned i = 0; i < n; i++) {
+        if (slots[i])
+            program_fail(node->p, "lien_space_open left slot %u set (R6)", i);
+        bufs[i].buf = NULL;
+    }
+    return true;
+}
+
+void space_lent(struct program *p, const struct app_buf *bufs, unsigned n, bool validated)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (validated)
+            lieni_shadow_app_lends_target_validated(p->world, bufs[i].addr, bufs[i].len);
+        else
+            lieni_shadow_app_lends_target(p->world, bufs[i].addr, bufs[i].len);
+    }
+}
+
+bool space_back(struct program *p, const char *what, unsigned number, lien_space *space,
+                const struct app_buf *bufs, unsigned n, int status)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (status)
+            lieni_shadow_app_lost(p->world, bufs[i].addr, bufs[i].len);
+        else
+            lieni_shadow_app_owns(p->world, bufs[i].addr, bufs[i].len);
+    }
+    int err = lien_space_wait(space, 0);
+    if (err != status)
+        program_fail(p, "%s %u: released with %s, but lien_space_wait answers %s", what, number,
+                     lien_errname(status), lien_errname(err));
+    for (unsigned i = 0; i < n && !status; i++) {
+        lien_buf *buf;
+        const void *data;
+        err = lien_space_buf(space, i, &buf);
+        if (!err)
+            err = lien_buf_data(buf, &data);
+        if (err || data != bufs[i].addr) {
+            program_fail(p, "%s %u: a released buffer answers %s", what, number, lien_errname(err));
+            return false;
+        }
+    }
+    return !status;
+}
+
+void space_free(struct program *p, const struct app_buf *bufs, unsigned n, lien_space **space)
+{
+    for (unsigned i = 0; i < n; i++) {
+        memset(bufs[i].addr, 0xcc, bufs[i].len);
+        if (!from_mem(p, bufs[i].addr))
+            lieni_shadow_app_gives(p->world, bufs[i].addr, bufs[i].len);
+    }
+    lien_space_free(space);
+}
+
+unsigned random_ops(struct program *p, lien_op *ops, uint64_t src, uint64_t dst)
+{
+    uint64_t at = 0;
+    unsigned n = 1 + (unsigned)draw(p, 4);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t left = dst - at;
+        uint64_t len = left ? draw(p, left + 1) : 0;
+        if (one_in(p, 5))
+            len = 0;
+        if (len > src)
+            len = src;
+        ops[i] = (lien_op){.src = len < src ? draw(p, src - len + 1) : 0, .dst = at, .len = len};
+        at += len;
+    }
+    return n;
+}
+
+// -- Waiting for memory ------------------------------------------------------------------------------------------------------------
+
+static void alloc_done(void *arg, int status, lien_buf *buf)
+{
+    struct app_alloc *a = arg;
+    struct program *p = a->op.p;
+    void *data;
+    op_released(&a->op, 0);
+    say(p, "alloc", a->op.number, status);
+    a->alloc = NULL;
+    if (status != 0 && status != LIEN_ECANCELED && !may_lose(p, status))
+        program_fail(p, "alloc %u: done with %s", a->op.number, lien_errname(status));
+    if ((buf != NULL) != (status == 0))
+        program_fail(p, "alloc %u: status %s, buffer %p", a->op.number, lien_errname(status),
+                     (void *)buf);
+    if (!buf)
+        return;
+    int err = lien_buf_mut(buf, &data);
+    if (err || lien_buf_len(buf) != a->len) {
+        program_fail(p, "alloc %u: its buffer answers %s, length %zu of %zu", a->op.number,
+                     lien_errname(err), lien_buf_len(buf), a->len);
+        return;
+    }
+    a->buf = (struct app_buf){.buf = buf, .addr = data, .len = a->len};
+    lieni_shadow_app_owns(p->world, data, a->len);
+    pattern_fill(data, a->len, a->op.number, 0);
+}
+
+void model_alloc(struct app_node *node)
+{
+    struct program *p = node->p;
+    struct app_alloc *a = app_new(sizeof *a);
+    op_init(p, &a->op, "alloc");
+    a->op.one_event = true;
+    a->node = node;
+    a->len = random_len(p);
+    a->next = p->allocs;
+    p->allocs = a;
+    a->op.started = true;
+    int err = lien_pool_alloc_start(node->pool, a->len, alloc_done, a, &a->alloc);
+    say(p, "alloc_start", a->op.number, err);
+    check_answer(p, "lien_pool_alloc_start", err, 0);
+    a->op.started = err == 0;
+}
+
+void model_alloc_end(struct app_alloc *a)
+{
+    if (!a->op.released) {
+        int err = a->alloc ? lien_pool_alloc_cancel(a->alloc) : 0;
+        say(a->op.p, "alloc_cancel", a->op.number, err);
+        if (err && err != LIEN_ESTATE)
+            program_fail(a->op.p, "lien_pool_alloc_cancel answers %s", lien_errname(err));
+        return;
+    }
+    if (!a->buf.buf)
+        return;
+    if (pattern_check(a->buf.addr, a->len, a->op.number, 0) != a->len)
+        program_fail(a->op.p, "alloc %u: somebody wrote into a buffer of the application's",
+                     a->op.number);
+    bufs_free(a->op.p, &a->buf, 1);
+}
+
 // -- Registered memory -------------------------------------------------------------------------------------------------------------
 
 static void mem_released(void *arg, int status)
@@ -280,7 +479,7 @@ static void mem_released(void *arg, int status)
     if (status)
         lieni_shadow_app_lost(m->op.p->world, m->addr, MEM_BYTES);
     else
-        lieni_shadow_app_owns(m->op.p->world, m->addr, MEM_BYTES);
+        lieni_shadow_app_unregistered(m->op.p->world, m->addr, MEM_BYTES);
     if (!status)
         memset(m->addr, 0xee, MEM_BYTES);
 }
@@ -288,7 +487,7 @@ static void mem_released(void *arg, int status)
 void model_mem_new(struct app_node *node)
 {
     struct program *p = node->p;
-    struct app_mem *m = calloc(1, sizeof *m);
+    struct app_mem *m = app_new(sizeof *m);
     lien_mem_opts opts;
     lien_mem_opts_init(&opts);
     opts.on_released = mem_released;
@@ -350,8 +549,9 @@ static void on_lost(lien_conn *conn, int status, void *arg)
     say(c->p, "lost", c->number, status);
     if (c->lost++ || c->closed || !c->conn)
         program_fail(c->p, "connection %u: on_lost twice, or after the close", c->number);
-    if (status == LIEN_EPROTO && !c->p->short_release)
-        program_fail(c->p, "connection %u: lost by EPROTO between honest peers", c->number);
+    if (!may_lose(c->p, status))
+        program_fail(c->p, "connection %u: lost by %s between honest peers", c->number,
+                     lien_errname(status));
 }
 
 static void on_closed(lien_conn *conn, int status, void *arg)
@@ -384,11 +584,14 @@ void model_conn_opts(struct app_conn *c, lien_conn_opts *opts)
     opts->on_writable = on_writable;
     opts->on_lost = on_lost;
     opts->on_closed = on_closed;
+    opts->service = &c->node->service;
+    if (c->p->pool_of_conn)
+        opts->pool = c->node->pool;
 }
 
 struct app_conn *model_conn_new(struct app_node *node, bool server)
 {
-    struct app_conn *c = calloc(1, sizeof *c);
+    struct app_conn *c = app_new(sizeof *c);
     c->p = node->p;
     c->node = node;
     c->number = ++node->p->numbers;
@@ -445,12 +648,14 @@ void model_listen(struct app_node *node)
     opts.arg = node;
     opts.on_accept = on_accept;
     opts.on_closed = on_listener_closed;
-    struct app_conn shape = {.p = node->p};
+    struct app_conn shape = {.p = node->p, .node = node};
     lien_conn_opts conn;
     model_conn_opts(&shape, &conn);
     conn.arg = NULL;
     opts.conn = &conn;
     int err = lien_listener_open(node->ctx, "*:0", &opts, &node->listener);
+    if (err == LIEN_ENOMEM && node->p->poor)
+        return;
     if (!err)
         err = lien_listener_address(node->listener, node->address, sizeof node->address);
     if (err)
@@ -483,6 +688,15 @@ bool model_quiet(const struct program *p)
     for (const struct app_send *s = p->sends; s; s = s->next)
         if (op_open(&s->op))
             return false;
+    for (const struct app_call *c = p->calls; c; c = c->next)
+        if (op_open(&c->op))
+            return false;
+    for (const struct app_write *w = p->writes; w; w = w->next)
+        if (op_open(&w->op))
+            return false;
+    for (const struct app_alloc *a = p->allocs; a; a = a->next)
+        if (op_open(&a->op))
+            return false;
     return true; // memory in quarantine may wait for its domain's end
 }
 
@@ -500,6 +714,15 @@ void model_check_end(struct program *p, bool contexts_closed)
         op_check_end(&r->op);
     for (const struct app_send *s = p->sends; s; s = s->next)
         op_check_end(&s->op);
+    for (const struct app_call *c = p->calls; c; c = c->next)
+        op_check_end(&c->op);
+    for (const struct app_write *w = p->writes; w; w = w->next)
+        op_check_end(&w->op);
+    for (const struct app_alloc *a = p->allocs; a; a = a->next)
+        op_check_end(&a->op);
+    for (const struct app_source *s = p->sources; s; s = s->next)
+        if (s->borrows)
+            program_fail(p, "a read space is borrowed by %u calls at the end", s->borrows);
     for (const struct app_mem *m = p->mems; m && contexts_closed; m = m->next)
         op_check_end(&m->op);
     for (unsigned i = 0; i < p->n_nodes; i++)
@@ -524,4 +747,9 @@ void model_free(struct program *p)
     FREE_LIST(app_send, p->sends)
     FREE_LIST(app_msg, p->msgs)
     FREE_LIST(app_mem, p->mems)
+    FREE_LIST(app_source, p->sources)
+    FREE_LIST(app_call, p->calls)
+    FREE_LIST(app_request, p->requests)
+    FREE_LIST(app_write, p->writes)
+    FREE_LIST(app_alloc, p->allocs)
 }

@@ -5,6 +5,7 @@
 #ifndef LIEN_SIM_MODEL_H
 #define LIEN_SIM_MODEL_H
 
+#include "poor.h"
 #include "program.h"
 
 void say(struct program *p, const char *what, unsigned number, int err);
@@ -14,7 +15,9 @@ enum {
     MAY_LIMIT = 1,
     MAY_AGAIN = 2,
     MAY_STALE = 4,
-    MAY_REGISTER = 8 // registrations fail in this world
+    MAY_REGISTER = 8, // registrations fail in this world
+    MAY_OVERLOAD = 16,
+    MAY_CANCELED = 32
 };
 void check_answer(struct program *p, const char *what, int err, unsigned may);
 
@@ -31,11 +34,29 @@ unsigned bufs_get(struct app_node *node, struct app_buf *bufs, uint64_t total);
 void bufs_free(struct program *p, struct app_buf *bufs, unsigned n);
 uint64_t bufs_fill(const struct app_buf *bufs, unsigned n, uint64_t tag);
 void bufs_lend_source(struct program *p, const struct app_buf *bufs, unsigned n);
+// Moves the buffers into a space; a failure of the program when that is refused.
+bool space_open(struct app_node *node, struct app_buf *bufs, unsigned n, lien_space **space);
+void space_lent(struct program *p, const struct app_buf *bufs, unsigned n, bool validated);
+// The library answered `status` for it; true: its bytes can be looked at.
+bool space_back(struct program *p, const char *what, unsigned number, lien_space *space,
+                const struct app_buf *bufs, unsigned n, int status);
+// Writes over it and frees it.
+void space_free(struct program *p, const struct app_buf *bufs, unsigned n, lien_space **space);
+// Operations of random shape whose destinations do not overlap: within `src` and `dst` bytes. Returns their number.
+unsigned random_ops(struct program *p, lien_op *ops, uint64_t src, uint64_t dst);
 // The sources of an operation are released: written over at once, and freed.
 void sources_back(struct program *p, struct app_buf *bufs, unsigned n, int status);
 bool from_mem(const struct program *p, const uint8_t *addr);
 
+// requests.c
+void request_read_over(struct app_read *read, bool good);
+// Handlers write `n` buffers, which it takes over; false: it did not start and they are freed.
+bool request_write(struct app_request *request, struct app_buf *bufs, unsigned n);
+
 // transfers.c
+void msg_keep(struct app_node *node, lien_msg *msg, struct app_buf body);
+// Starts to read `request`'s read space; false: it did not start.
+bool model_request_read(struct app_request *request);
 void on_message(lien_conn *conn, lien_msg *msg, void *arg);
 
 #endif

@@ -20,7 +20,7 @@ static void grant_released(void *arg, int status)
 void model_grant(struct app_conn *c)
 {
     struct program *p = c->p;
-    struct app_grant *g = calloc(1, sizeof *g);
+    struct app_grant *g = app_new(sizeof *g);
     lien_grant_opts opts;
     lien_buf *bufs[BUFS_MAX];
     op_init(p, &g->op, "grant");
@@ -36,6 +36,7 @@ void model_grant(struct app_conn *c)
     for (unsigned i = 0; i < g->n; i++)
         bufs[i] = g->bufs[i].buf;
     lien_grant_opts_init(&opts);
+    opts.flags = p->revocable && one_in(p, 3) ? LIEN_REVOCABLE : 0;
     opts.on_released = grant_released;
     opts.arg = g;
     int err = lien_grant_open(c->conn, bufs, g->n, &opts, &g->token, &g->grant);
@@ -94,7 +95,7 @@ void model_release(struct app_conn *c)
 
 static uint64_t bytes_of(const struct app_read *r)
 {
-    uint64_t bytes = r->n_ops ? 0 : r->grant->total;
+    uint64_t bytes = r->n_ops ? 0 : r->total;
     for (unsigned i = 0; i < r->n_ops; i++)
         bytes += r->ops[i].len;
     return bytes;
@@ -103,18 +104,19 @@ static uint64_t bytes_of(const struct app_read *r)
 static void read_done(void *arg, int status)
 {
     struct app_read *r = arg;
+    struct program *p = r->op.p;
     op_done(&r->op, status);
     if (r->never_lent && !status && bytes_of(r))
-        program_fail(r->op.p, "read %u: wrote into a space that was not lent (R6)", r->op.number);
+        program_fail(p, "read %u: wrote into a space that was not lent (R6)", r->op.number);
     bool fine = status == 0 || status == LIEN_ETIMEDOUT || status == LIEN_ECANCELED ||
-                status == LIEN_ESTALE || status == LIEN_ECLOSED || status == LIEN_EPEERLOST ||
-                status == LIEN_EIO || status == LIEN_EREGISTER || status == LIEN_EPROTO;
+                status == LIEN_ESTALE || may_lose(p, status);
     if (!fine)
-        program_fail(r->op.p, "read %u: done with %s", r->op.number, lien_errname(status));
+        program_doubt(p, "read %u: done with %s", r->op.number, lien_errname(status));
+    p->tally.stale += r->request && status == LIEN_ESTALE;
 }
 
 // Checks one operation's bytes, across the buffers of the space.
-static void verify_op(struct app_read *r, const lien_op *op)
+static void verify_op(const struct app_read *r, const lien_op *op)
 {
     uint64_t base = 0;
     for (unsigned i = 0; i < r->n; base += r->bufs[i++].len) {
@@ -123,32 +125,24 @@ static void verify_op(struct app_read *r, const lien_op *op)
             hi = base + r->bufs[i].len;
         if (lo >= hi)
             continue;
-        lien_buf *buf;
-        const void *data;
-        int err = lien_space_buf(r->space, i, &buf);
-        if (!err)
-            err = lien_buf_data(buf, &data);
-        if (err) {
-            program_fail(r->op.p, "read %u: a released buffer answers %s", r->op.number,
-                         lien_errname(err));
-            return;
-        }
-        const uint8_t *bytes = (const uint8_t *)data + (lo - base);
-        size_t bad = pattern_check(bytes, hi - lo, r->grant->tag, op->src + (lo - op->dst));
+        const uint8_t *bytes = r->bufs[i].addr + (lo - base);
+        size_t bad = pattern_check(bytes, hi - lo, r->tag, op->src + (lo - op->dst));
         if (bad < hi - lo)
-            program_fail(r->op.p, "read %u of grant %u: byte %llu of the space is wrong",
-                         r->op.number, r->grant->op.number, (unsigned long long)(lo + bad));
+            program_doubt(r->op.p, "read %u of %s %llu: byte %llu of the space is wrong%s",
+                          r->op.number, r->request ? "read space" : "grant",
+                          (unsigned long long)r->tag, (unsigned long long)(lo + bad),
+                          r->request ? ": stale bytes were believed (R13)" : "");
     }
 }
 
-static void verify_read(struct app_read *r)
+static void verify_read(const struct app_read *r)
 {
-    lien_op whole = {.len = r->grant->total};
+    lien_op whole = {.len = r->total};
     if (!r->n_ops)
         verify_op(r, &whole);
     for (unsigned i = 0; i < r->n_ops; i++)
         verify_op(r, &r->ops[i]);
-    r->op.p->reads_verified++;
+    r->op.p->tally.reads++;
 }
 
 static void read_released(void *arg, int status)
@@ -158,104 +152,49 @@ static void read_released(void *arg, int status)
     op_released(&r->op, status);
     if (r->op.status == 0 && status)
         program_fail(p, "read %u: succeeded, yet its memory is quarantined", r->op.number);
-    if (!r->space)
-        return; // freed while lent
-    for (unsigned i = 0; i < r->n; i++) {
-        if (status)
-            lieni_shadow_app_lost(p->world, r->bufs[i].addr, r->bufs[i].len);
-        else
-            lieni_shadow_app_owns(p->world, r->bufs[i].addr, r->bufs[i].len);
-    }
-    int err = lien_space_wait(r->space, 0);
-    if (err != status)
-        program_fail(p, "read %u: released with %s, but lien_space_wait answers %s", r->op.number,
-                     lien_errname(status), lien_errname(err));
-    if (!status && !r->op.status)
+    bool back = r->space && space_back(p, "read", r->op.number, r->space, r->bufs, r->n, status);
+    bool good = back && !r->op.status;
+    if (good)
         verify_read(r);
-    for (unsigned i = 0; i < r->n && !status; i++) {
-        memset(r->bufs[i].addr, 0xcc, r->bufs[i].len);
-        if (!from_mem(p, r->bufs[i].addr))
-            lieni_shadow_app_gives(p->world, r->bufs[i].addr, r->bufs[i].len);
-    }
-    lien_space_free(&r->space);
+    if (r->request)
+        request_read_over(r, good); // may take the buffers
+    if (r->space)
+        space_free(p, r->bufs, status ? 0 : r->n, &r->space);
 }
 
-// Operations of random shape whose destinations do not overlap.
-static void random_ops(struct program *p, struct app_read *r)
+// Its space, of at least `len` bytes, and its operations.
+static bool read_prepare(struct app_read *r)
 {
-    uint64_t total = r->grant->total, at = 0;
-    r->n_ops = 1 + (unsigned)draw(p, 4);
-    for (unsigned i = 0; i < r->n_ops; i++) {
-        uint64_t left = total - at;
-        uint64_t len = left ? draw(p, left + 1) : 0;
-        if (one_in(p, 5))
-            len = 0;
-        uint64_t src = len < total ? draw(p, total - len + 1) : 0;
-        r->ops[i] = (lien_op){.src = src, .dst = at, .len = len};
-        at += len;
-    }
+    r->n = bufs_get(r->conn->node, r->bufs, r->total);
+    if (one_in(r->op.p, 2))
+        r->n_ops = random_ops(r->op.p, r->ops, r->total, r->total);
+    return r->n && space_open(r->conn->node, r->bufs, r->n, &r->space);
 }
 
-static bool open_space(struct app_read *r)
+static struct app_read *read_new(struct app_conn *c, uint64_t tag, uint64_t total)
 {
-    lien_buf *bufs[BUFS_MAX];
-    r->n = bufs_get(r->conn->node, r->bufs, r->grant->total);
-    if (!r->n)
-        return false;
-    for (unsigned i = 0; i < r->n; i++)
-        bufs[i] = r->bufs[i].buf;
-    int err = lien_space_open(r->conn->node->ctx, bufs, r->n, &r->space);
-    if (err) {
-        program_fail(r->op.p, "lien_space_open answers %s", lien_errname(err));
-        return false;
-    }
-    for (unsigned i = 0; i < r->n; i++) {
-        if (bufs[i])
-            program_fail(r->op.p, "lien_space_open left slot %u set (R6)", i);
-        r->bufs[i].buf = NULL;
-    }
-    return true;
-}
-
-static void start_read(struct app_conn *c, const struct app_grant *g)
-{
-    struct program *p = c->p;
-    struct app_read *r = calloc(1, sizeof *r);
-    lien_read_opts opts;
-    op_init(p, &r->op, "read");
+    struct app_read *r = app_new(sizeof *r);
+    op_init(c->p, &r->op, "read");
     r->conn = c;
-    r->grant = g;
-    r->next = p->reads;
-    p->reads = r;
-    if (!open_space(r))
-        return;
-    lien_read_opts_init(&opts);
-    opts.flags = one_in(p, 2) ? LIEN_RELEASE : 0;
-    opts.timeout_ms = one_in(p, 3) ? 1 + (uint32_t)draw(p, 30) : LIEN_FOREVER;
-    opts.on_done = read_done;
-    opts.on_released = read_released;
-    opts.arg = r;
-    if (one_in(p, 2)) {
-        random_ops(p, r);
-        opts.ops = r->ops;
-        opts.n_ops = r->n_ops;
-    }
-    r->op.started = true;
-    int err = lien_read_start(c->conn, g->token.bytes, g->token.len, r->space, &opts,
-                              one_in(p, 4) ? NULL : &r->read);
-    say(p, "read_start", r->op.number, err);
-    check_answer(p, "lien_read_start", err, MAY_STALE | MAY_LIMIT | MAY_REGISTER);
-    r->op.started = err == 0;
-    for (unsigned i = 0; i < r->n; i++) {
-        if (!err)
-            lieni_shadow_app_lends_target(p->world, r->bufs[i].addr, r->bufs[i].len);
-        else if (!from_mem(p, r->bufs[i].addr))
-            lieni_shadow_app_gives(p->world, r->bufs[i].addr, r->bufs[i].len);
-    }
+    r->tag = tag;
+    r->total = total;
+    r->next = c->p->reads;
+    c->p->reads = r;
+    return r;
+}
+
+// The starting call answered.
+static void read_answered(struct app_read *r, int err)
+{
+    struct program *p = r->op.p;
     lien_buf *buf;
+    r->op.started = err == 0;
     if (err) {
-        lien_space_free(&r->space);
-    } else if ((r->never_lent = lien_space_buf(r->space, 0, &buf) != LIEN_EBUSY)) {
+        space_free(p, r->bufs, r->n, &r->space);
+        return;
+    }
+    space_lent(p, r->bufs, r->n, r->request != NULL);
+    if ((r->never_lent = lien_space_buf(r->space, 0, &buf) != LIEN_EBUSY)) {
         say(p, "read lends nothing", r->op.number, 0);
     } else if (one_in(p, 8)) { // freeing is put off
         for (unsigned i = 0; i < r->n; i++)
@@ -263,6 +202,55 @@ static void start_read(struct app_conn *c, const struct app_grant *g)
                 lieni_shadow_app_gives(p->world, r->bufs[i].addr, r->bufs[i].len);
         lien_space_free(&r->space);
     }
+}
+
+static void start_read(struct app_conn *c, const struct app_grant *g)
+{
+    struct program *p = c->p;
+    struct app_read *r = read_new(c, g->tag, g->total);
+    lien_read_opts opts;
+    if (!read_prepare(r))
+        return;
+    lien_read_opts_init(&opts);
+    opts.flags = one_in(p, 2) ? LIEN_RELEASE : 0;
+    opts.timeout_ms = one_in(p, 3) ? 1 + (uint32_t)draw(p, 30) : LIEN_FOREVER;
+    opts.on_done = read_done;
+    opts.on_released = read_released;
+    opts.arg = r;
+    opts.ops = r->n_ops ? r->ops : NULL;
+    opts.n_ops = r->n_ops;
+    r->op.started = true;
+    int err = lien_read_start(c->conn, g->token.bytes, g->token.len, r->space, &opts,
+                              one_in(p, 4) ? NULL : &r->read);
+    say(p, "read_start", r->op.number, err);
+    check_answer(p, "lien_read_start", err, MAY_STALE | MAY_LIMIT | MAY_REGISTER);
+    read_answered(r, err);
+}
+
+bool model_request_read(struct app_request *request)
+{
+    struct program *p = request->p;
+    struct app_read *r = read_new(request->conn, request->call->src_tag, request->call->src_total);
+    lien_transfer_opts opts;
+    r->op.what = "request read";
+    r->request = request;
+    if (!read_prepare(r))
+        return false;
+    lien_transfer_opts_init(&opts);
+    opts.timeout_ms = one_in(p, 4) ? 1 + (uint32_t)draw(p, 30) : 0;
+    opts.on_done = read_done;
+    opts.on_released = read_released;
+    opts.arg = r;
+    opts.ops = r->n_ops ? r->ops : NULL;
+    opts.n_ops = r->n_ops;
+    r->op.started = true;
+    int err = lien_request_read(request->request, r->space, &opts);
+    say(p, "request_read", r->op.number, err);
+    unsigned may = MAY_LIMIT | MAY_REGISTER | MAY_CANCELED;
+    if (r->total || err != LIEN_ERANGE)
+        check_answer(p, "lien_request_read", err, may);
+    read_answered(r, err);
+    return !err;
 }
 
 void model_read(struct app_conn *c)
@@ -309,7 +297,7 @@ static void send_released(void *arg, int status)
 void model_send(struct app_conn *c)
 {
     struct program *p = c->p;
-    struct app_send *s = calloc(1, sizeof *s);
+    struct app_send *s = app_new(sizeof *s);
     uint8_t bytes[sizeof(struct head) + 512];
     lien_buf *bufs[BUFS_MAX];
     lien_send_opts opts;
@@ -350,22 +338,22 @@ static void check_message(struct app_conn *c, struct app_msg *m)
     struct head h;
     int err = lien_msg_head(m->msg, &data, &len);
     if (err || len < sizeof h) {
-        program_fail(c->p, "connection %u: a message's head answers %s, %zu bytes", c->number,
-                     lien_errname(err), len);
+        program_doubt(c->p, "connection %u: a message's head answers %s, %zu bytes", c->number,
+                      lien_errname(err), len);
         return;
     }
     memcpy(&h, data, sizeof h);
     if (h.seq != c->rx || h.fill != len - sizeof h)
-        program_fail(c->p, "connection %u: message %llu came as number %llu, with %zu bytes",
-                     c->number, (unsigned long long)h.seq, (unsigned long long)c->rx, len);
-    c->rx++;
+        program_doubt(c->p, "connection %u: message %llu came as number %llu, with %zu bytes",
+                      c->number, (unsigned long long)h.seq, (unsigned long long)c->rx, len);
+    c->rx = h.seq + 1;
     if (pattern_check((const uint8_t *)data + sizeof h, len - sizeof h, h.tag, 0) != len - sizeof h)
-        program_fail(c->p, "connection %u: head of message %llu is wrong", c->number,
-                     (unsigned long long)h.seq);
+        program_doubt(c->p, "connection %u: head of message %llu is wrong", c->number,
+                      (unsigned long long)h.seq);
     lien_buf *body = lien_msg_body(m->msg);
     if ((body != NULL) != (h.len != 0) || (body && lien_buf_len(body) != h.len)) {
-        program_fail(c->p, "connection %u: message %llu has no body of %llu bytes", c->number,
-                     (unsigned long long)h.seq, (unsigned long long)h.len);
+        program_doubt(c->p, "connection %u: message %llu has no body of %llu bytes", c->number,
+                      (unsigned long long)h.seq, (unsigned long long)h.len);
         return;
     }
     if (!body)
@@ -380,23 +368,37 @@ static void check_message(struct app_conn *c, struct app_msg *m)
     lieni_shadow_app_owns(c->p->world, data, h.len);
     size_t bad = pattern_check(data, h.len, h.tag, 0);
     if (bad < h.len)
-        program_fail(c->p, "connection %u: byte %zu of the body of message %llu is wrong",
-                     c->number, bad, (unsigned long long)h.seq);
-    c->p->bodies_verified++;
+        program_doubt(c->p, "connection %u: byte %zu of the body of message %llu is wrong",
+                      c->number, bad, (unsigned long long)h.seq);
+    c->p->tally.bodies++;
+}
+
+static struct app_msg *msg_new(struct app_node *node, lien_msg *msg)
+{
+    struct app_msg *m = app_new(sizeof *m);
+    m->node = node;
+    m->msg = msg;
+    m->next = node->p->msgs;
+    node->p->msgs = m;
+    return m;
+}
+
+void msg_keep(struct app_node *node, lien_msg *msg, struct app_buf body)
+{
+    struct app_msg *m = msg_new(node, msg);
+    m->body = body;
+    if (one_in(node->p, 2))
+        model_msg_free(m);
 }
 
 void on_message(lien_conn *conn, lien_msg *msg, void *arg)
 {
     struct app_conn *c = arg;
-    struct app_msg *m = calloc(1, sizeof *m);
     (void)conn;
     say(c->p, "message", c->number, 0);
     if (c->closed || !c->conn)
         program_fail(c->p, "connection %u: a message after its close", c->number);
-    m->node = c->node;
-    m->msg = msg;
-    m->next = c->p->msgs;
-    c->p->msgs = m;
+    struct app_msg *m = msg_new(c->node, msg);
     check_message(c, m);
     if (m->body.addr && one_in(c->p, 4)) {
         int err = lien_msg_take_body(msg, &m->body.buf);

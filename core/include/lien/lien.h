@@ -15,6 +15,8 @@
 //  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults. A size that no
 //    version has is LIEN_EINVAL; a field set that this library does not know yet is LIEN_ENOTSUP; an unknown flag is LIEN_EINVAL.
 //  - A NULL pointer where an object, an output or bytes are needed is LIEN_EINVAL, and so is an object of another ctx. What is refused changes nothing.
+//  - In a forked child every object belongs to the parent: a function that takes one answers LIEN_EFORK, one that returns no code answers as for NULL, and nothing is freed. A new ctx may be
+//    opened there. A callback in which the process forked must not return in the child: exec or _exit.
 //  - Times are milliseconds. As an argument of a _wait function 0 asks without waiting; in an
 //    options struct it means the default named at the field. LIEN_FOREVER waits without limit.
 // Since 0.1, all of it.
@@ -168,7 +170,9 @@ typedef struct lien_ctx_stats {
     uint64_t protocol_errors;
     uint64_t pool_bytes; // level, bytes in buffers handed out
     uint64_t log_dropped;
-    uint64_t guard_skipped; // lends in guarded pools that went on unprotected (lien_guard.7)
+    uint64_t guard_skipped;    // lends in guarded pools that went on unprotected (lien_guard.7)
+    uint64_t channel_attempts; // connections that channels began
+    uint64_t calls_resent;     // by channels, having never begun
 } lien_ctx_stats;
 
 // Fills the first stats->size bytes of *stats. Never blocks.
@@ -319,6 +323,11 @@ typedef struct lien_conn_opts {
     // The last callback, once, after lien_conn_close() and after the last release: 0, or LIEN_EQUARANTINED if memory had to be quarantined.
     void (*on_closed)(lien_conn *conn, int status, void *arg);
     const lien_service *service; // what the peer may call; NULL: nothing
+    // The peer takes no new calls (lien_conn_goaway() there): calls that run go on, new ones are LIEN_EOVERLOAD. Runs at most once.
+    void (*on_goaway)(lien_conn *conn, void *arg);
+    // After lien_conn_goaway() here, or lien_listener_drain(): the peer knows, every request of it has ended (answered, or dropped by whoever had it), and none will
+    // come. What is left is to close. Runs at most once; not on a connection that ends before.
+    void (*on_drained)(lien_conn *conn, void *arg);
 } lien_conn_opts;
 
 static inline void lien_conn_opts_init(lien_conn_opts *opts)
@@ -383,6 +392,8 @@ typedef struct lien_listener_opts {
     // NULL: such connections are closed.
     void (*on_foreign)(lien_listener *listener, int fd, const void *first, size_t len, void *arg);
     void (*on_closed)(lien_listener *listener, void *arg); // the last callback, once
+    // After lien_listener_drain(): nothing of its connections runs here any more. Runs at most once, not after lien_listener_close().
+    void (*on_drained)(lien_listener *listener, void *arg);
 } lien_listener_opts;
 
 static inline void lien_listener_opts_init(lien_listener_opts *opts)
@@ -393,6 +404,20 @@ static inline void lien_listener_opts_init(lien_listener_opts *opts)
 // Listens at "host:port"; port 0 picks one, host "*" means every address. LIEN_EADDR: cannot be bound, the log says why.
 LIEN_API int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
                                 lien_listener **listener);
+// The same on a TCP socket that listens already: inherited, handed over by lien_listener_fd(), or passed by a service manager. The descriptor is the listener's from a return
+// of 0 on; it is made non-blocking and close-on-exec. LIEN_EINVAL: not a TCP socket that listens, the log says what is wrong.
+LIEN_API int lien_listen_fd(lien_ctx *ctx, int fd, const lien_listener_opts *opts,
+                            lien_listener **listener);
+// A descriptor of the listening socket to hand over to another process, by SCM_RIGHTS or across exec (it is close-on-exec: clear that there). It is the caller's to close. As long as
+// one descriptor is open anywhere, connecting peers wait in the socket's backlog and are not refused. LIEN_ESTATE: drained already.
+LIEN_API int lien_listener_fd(lien_listener *listener, int *fd);
+// Ends serving without losing anybody: accepts no more (who connects from now on waits in the socket, for the next process that has it), says GOAWAY on each connection it
+// accepted, those that are still on their way included, and calls on_drained when all of them have drained (see lien_conn_opts) or ended. Again: no effect. Never blocks.
+LIEN_API int lien_listener_drain(lien_listener *listener);
+// Descriptors that a service manager passed to this process (systemd's protocol: LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES), in order: those named `name` (NULL: all) into `fds`, at most `max`, and
+// their number into *n. Each is made close-on-exec. Needs no ctx, changes no variable; call it before other threads change the environment. LIEN_ENOTFOUND: none.
+// LIEN_ERANGE: more than `max`. LIEN_EOPTION: the variables contradict themselves, or a descriptor is not open.
+LIEN_API int lien_activated_fds(const char *name, int *fds, size_t max, size_t *n);
 // The bound address as "host:port" into `text` of `size` bytes (96 is enough). LIEN_ERANGE: too small.
 LIEN_API int lien_listener_address(lien_listener *listener, char *text, size_t size);
 // The next accepted connection. LIEN_ETIMEDOUT. At most 64 wait; more are refused.
@@ -541,5 +566,6 @@ LIEN_API int lien_release(lien_conn *conn, const void *token, size_t token_len);
 #endif
 
 #include <lien/call.h>
+#include <lien/channel.h>
 
 #endif
