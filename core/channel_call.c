@@ -10,6 +10,7 @@
 
 #include "core/message.h"
 #include "core/target.h"
+#include "core/verify.h"
 
 #define TO(state) (1u << (state))
 
@@ -278,7 +279,9 @@ static int borrow(struct lien_channel_call *call, lien_buf *const *from, size_t 
         lien_buf *buf = from[*count];
         if (!buf || !lieni_buf_in_ctx(buf, call->channel->ctx->mem))
             return LIEN_EINVAL;
-        int rc = lieni_buf_borrow(buf);
+        int rc = lieni_bufs_may_leave(&buf, 1, NULL); // as when it leaves, but told at once (R15)
+        if (rc == 0)
+            rc = lieni_buf_borrow(buf);
         if (rc != 0)
             return rc;
         to[*count] = buf;
@@ -413,15 +416,19 @@ int lien_channel_call_close(lien_channel_call **slot)
     return 0;
 }
 
-// Waits for room in the queue within the call's own time.
+// Waits for the verdict on bytes that were read, and for room in the queue, within the call's own time.
 static int start_wait(struct lien_channel *channel, const char *method, const void *args,
                       size_t len, lien_call_opts *opts, struct lien_channel_call **call)
 {
     lien_ctx *ctx = channel->ctx;
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
     uint64_t deadline = lieni_ctx_deadline(ctx, ms);
-    int rc;
-    while ((rc = start(channel, method, args, len, opts, call)) == LIEN_EAGAIN) {
+    int rc = opts->timeout_ms == LIEN_FOREVER ? LIEN_EINVAL : 0;
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    while (rc == 0 && (rc = start(channel, method, args, len, opts, call)) == LIEN_EAGAIN) {
         rc = lieni_ctx_wait_locked(ctx, deadline);
         uint64_t now = lieni_ctx_now(ctx);
         if (rc == LIEN_ETIMEDOUT || (rc == 0 && now >= deadline))
