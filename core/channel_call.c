@@ -279,7 +279,9 @@ static int borrow(struct lien_channel_call *call, lien_buf *const *from, size_t 
         lien_buf *buf = from[*count];
         if (!buf || !lieni_buf_in_ctx(buf, call->channel->ctx->mem))
             return LIEN_EINVAL;
-        int rc = lieni_buf_borrow(buf);
+        int rc = lieni_bufs_may_leave(&buf, 1, NULL); // as when it leaves, but told at once (R15)
+        if (rc == 0)
+            rc = lieni_buf_borrow(buf);
         if (rc != 0)
             return rc;
         to[*count] = buf;

@@ -45,7 +45,7 @@ static int check_bufs(const lien_ctx *ctx, lien_buf *const *bufs, size_t n)
     if (!bufs || n == 0 || n > LIEN_BUFS_MAX)
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
-        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem) || lieni_buf_kept(bufs[i]))
+        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem))
             return LIEN_EINVAL;
         for (size_t j = 0; j < i; j++) {
             if (bufs[j] == bufs[i])
@@ -55,6 +55,8 @@ static int check_bufs(const lien_ctx *ctx, lien_buf *const *bufs, size_t n)
             return LIEN_EQUARANTINED;
         if (lieni_buf_state(bufs[i]) != LIENI_BUF_IDLE)
             return LIEN_EBUSY;
+        if (lieni_buf_kept(bufs[i])) // it has a holder
+            return LIEN_EINVAL;
     }
     return 0;
 }

@@ -268,6 +268,8 @@ int lien_request_verify(lien_request *request, void (*fn)(void *arg, int status)
     if (!request)
         return LIEN_EINVAL;
     lien_ctx *ctx = request->conn->ctx;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     lieni_ctx_lock(ctx);
     int rc = start(request, fn, arg);
     lieni_ctx_unlock(ctx);
@@ -279,6 +281,8 @@ int lien_request_verify_wait(lien_request *request)
     if (!request)
         return LIEN_EINVAL;
     lien_ctx *ctx = request->conn->ctx;
+    if (lieni_ctx_forked(ctx))
+        return LIEN_EFORK;
     if (lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         return LIEN_EDEADLK;
     lieni_ctx_lock(ctx);

@@ -557,6 +557,36 @@ Test(verify, no_way_out_before_the_verdict)
     world_close(w);
 }
 
+// A call that may wait is told at once, too.
+Test(verify, nor_through_a_channel)
+{
+    struct world *w = desk_world();
+    struct case_of c;
+    struct seen v = {0}, s = {0};
+    const char *nowhere = "10.0.0.2:1";
+    lien_channel *channel;
+    begin(w, &c, "test/pure", 5000, 0);
+    lien_buf *buf = read_new(w, &c, 5000, 0);
+    lien_buf *const *bufs = &buf;
+    cr_assert_eq(lien_channel_open(w->ctx[SERVER], &nowhere, 1, NULL, &channel), 0);
+    lien_call_opts opts = call_to(&s);
+    for (unsigned body = 0; body < 2; body++) {
+        opts.read = body ? NULL : bufs;
+        opts.n_read = !body;
+        opts.body = body ? bufs : NULL;
+        opts.n_body = body;
+        cr_assert_eq(lien_channel_call_start(channel, "m", NULL, 0, &opts, NULL), LIEN_EUNVERIFIED);
+    }
+    cr_assert_eq(lien_request_verify(c.request, saw_done, &v), 0);
+    cr_assert(run_until(w, &v.done, 1000));
+    cr_assert_eq(lien_channel_call_start(channel, "m", NULL, 0, &opts, NULL), 0);
+    cr_assert_eq(lien_channel_close(&channel), 0);
+    cr_assert(run_until(w, &s.released, 5000));
+    lien_buf_free(&buf);
+    finish_case(w, &c);
+    world_close(w);
+}
+
 // An own reply carries them, and the caller has taken good ones.
 Test(verify, a_pure_reply_is_the_check)
 {

@@ -180,6 +180,8 @@ static void memory(void)
     FORKED(lien_buf_set_len, w.buf, 1);
     FORKED(lien_buf_data, w.buf, &data);
     FORKED(lien_buf_mut, w.buf, &mut);
+    FORKED(lien_buf_clear, w.buf);
+    NONE(lien_buf_unverified, w.buf);
     NONE(lien_buf_len, w.buf);
     NONE(lien_buf_capacity, w.buf);
     FORKED(lien_mem_register, w.a, bytes, sizeof bytes, NULL, &mem);
@@ -283,6 +285,8 @@ static void calls(void)
     FORKED(lien_request_on_cancel, request, NULL, NULL);
     FORKED(lien_request_read, request, w.space, NULL);
     FORKED(lien_request_read_wait, request, w.space, NULL);
+    FORKED(lien_request_verify, request, NULL, NULL);
+    FORKED(lien_request_verify_wait, request);
     FORKED(lien_request_write, request, bufs, 1, NULL);
     FORKED(lien_request_write_wait, request, bufs, 1, NULL);
     FORKED(lien_request_reply, &request, 0, NULL, 0);

@@ -88,7 +88,7 @@ LIEN_API int lien_channel_info_get(lien_channel *channel, lien_channel_info *inf
 
 // Starts a call as lien_call_start() does, with the same options and callbacks; all that opts lends is lent from here on until on_released, as there. Callbacks run on the channel's strand. `call` may
 // be NULL. LIEN_EAGAIN: queue_max calls wait. LIEN_EMSGSIZE: no connection could take that many bytes of arguments. LIEN_EBUSY, LIEN_EQUARANTINED: memory that is
-// lent. LIEN_EINVAL. LIEN_ENOMEM. Never blocks.
+// lent. LIEN_EUNVERIFIED, as there. LIEN_EINVAL. LIEN_ENOMEM. Never blocks.
 LIEN_API int lien_channel_call_start(lien_channel *channel, const char *method, const void *args,
                                      size_t len, const lien_call_opts *opts,
                                      lien_channel_call **call);
