@@ -227,7 +227,7 @@ static void destroyed_at_work(bool kill, unsigned after_ms)
     struct fault_read r[AT_ONCE];
     lien_token token;
     lien_space *spaces[AT_ONCE];
-    static const char *const settings[] = {"linger_ms=0", NULL};
+    static const char *const settings[] = {"linger_ms=1000", NULL};
     memset(r, 0, sizeof r);
     field_open(&f, 0, NULL, settings);
     fault_ask_grant(f.conn, EACH, &token);
