@@ -5,8 +5,9 @@
 #include "core/conn.h"
 #include "tests/field/field.h"
 
-#define LARGE (64 * MIB)
-#define TEN   10u
+#define LARGE  (64 * MIB)
+#define MIDDLE (24 * MIB)
+#define TEN    10u
 
 static struct field_source source_of(uint64_t seed, uint64_t len)
 {
@@ -110,18 +111,17 @@ static void check_lent(lien_space *space)
 // Other data in memory that a call had: no byte of it changes, whatever goes on.
 static void check_mine(struct field *f, lien_buf *buf)
 {
-    struct field_source s = source_of(1, LARGE);
+    struct field_source s = source_of(3, MIDDLE);
     struct field_call c = {0};
     lien_call_opts opts = field_opts();
     void *data = NULL;
     CHECK_EQ(lien_buf_mut(buf, &data), 0);
     fault_fill(data, LARGE, 77);
-    opts.write = field_space(f, LARGE, 5);
-    lien_space *space = opts.write;
+    lien_space *space = opts.write = field_space(f, MIDDLE, 5);
     field_start(f, &c, "write", &s, sizeof s, &opts);
     CHECK_EQ(field_over(&c), 0);
     lien_buf *other = field_take(&space);
-    CHECK(field_buf_is(other, 1));
+    CHECK(field_buf_is(other, 3));
     CHECK(field_buf_is(buf, 77));
     lien_buf_free(&other);
     lien_buf_free(&buf);
@@ -291,15 +291,15 @@ static void close_in_the_middle(void)
     static const char *const settings[] = {"linger_ms=3000", NULL};
     struct field f;
     struct field_call c = {0};
-    struct field_source s = source_of(1, LARGE);
+    struct field_source s = source_of(1, MIDDLE);
     lien_call_opts opts = field_opts();
     field_open(&f, FIELD_RELAYED, NULL, settings);
-    prepare(&f, 1, LARGE);
-    lien_space *space = opts.write = field_space(&f, LARGE, 2);
+    prepare(&f, 1, MIDDLE);
+    lien_space *space = opts.write = field_space(&f, MIDDLE, 2);
     standing(&f, 8 * MIB);
     field_start(&f, &c, "write", &s, sizeof s, &opts);
     CHECK(fault_until(much_is_posted, &f, 30000));
-    CHECK_EQ(lien_conn_close(&f.conn), 0);
+    field_shut(&f);
     CHECK(fault_until(field_is_done, &c, 30000));
     CHECK_EQ(c.status, LIEN_ECLOSED);
     // The connection has some time to say goodbye in; READs that run go on running.
@@ -311,7 +311,7 @@ static void close_in_the_middle(void)
     lien_buf *mine = field_take(&space);
     void *data = NULL;
     CHECK_EQ(lien_buf_mut(mine, &data), 0);
-    fault_fill(data, LARGE, 77);
+    fault_fill(data, MIDDLE, 77);
     flowing(&f); // what stood comes now, if it can
     fault_sleep(300);
     CHECK(field_buf_is(mine, 77));
@@ -326,8 +326,8 @@ static void cancel_a_read(void)
     struct fault_read r = {0};
     lien_token token;
     field_open(&f, FIELD_RELAYED, NULL, NULL);
-    fault_ask_grant(f.conn, LARGE, &token);
-    lien_space *space = field_space(&f, LARGE, 2);
+    fault_ask_grant(f.conn, MIDDLE, &token);
+    lien_space *space = field_space(&f, MIDDLE, 2);
     standing(&f, 8 * MIB);
     CHECK_EQ(fault_read_start(&r, f.conn, &token, space, LIEN_FOREVER, LIEN_RELEASE), 0);
     CHECK(fault_until(much_is_posted, &f, 30000));

@@ -114,7 +114,7 @@ static void source_stays(void)
     while (v.waiting == 0)
         field_ask(&f, "verdict", NULL, 0, &v, sizeof v);
     fault_peer_signal(&f.peer, SIGSTOP);
-    CHECK_EQ(lien_conn_close(&f.conn), 0);
+    field_shut(&f);
     CHECK_EQ(field_over(&c), LIEN_ECLOSED);
     for (unsigned i = 0; i < 2; i++) {
         void *data = NULL;
@@ -227,7 +227,7 @@ static void destroyed_at_work(bool kill, unsigned after_ms)
     struct fault_read r[AT_ONCE];
     lien_token token;
     lien_space *spaces[AT_ONCE];
-    static const char *const settings[] = {"linger_ms=0", NULL};
+    static const char *const settings[] = {"linger_ms=1000", NULL};
     memset(r, 0, sizeof r);
     field_open(&f, 0, NULL, settings);
     fault_ask_grant(f.conn, EACH, &token);
@@ -238,9 +238,8 @@ static void destroyed_at_work(bool kill, unsigned after_ms)
     fault_sleep(after_ms);
     if (kill) {
         fault_peer_kill(&f.peer);
-        field_lose(&f);
     } else {
-        CHECK_EQ(lien_conn_close_wait(&f.conn, 30000), 0);
+        field_shut(&f);
     }
     for (unsigned i = 0; i < AT_ONCE; i++) {
         CHECK(fault_until(fault_read_is_released, &r[i], 30000));
@@ -261,6 +260,8 @@ static void destroyed_at_work(bool kill, unsigned after_ms)
         lien_read_close(&r[i].read);
         lien_space_free(&spaces[i]);
     }
+    if (kill)
+        field_lose(&f);
     field_close(&f);
 }
 

@@ -240,15 +240,15 @@ void field_report_19_path(void)
     fault_info(f.conn, &info);
     CHECK_EQ(info.path, LIEN_PATH_KERNEL);
     CHECK_EQ(strcmp(info.provider, "tcp"), 0);
-    fault_ask_grant(f.conn, 64 * MIB, &token);
-    lien_space *space = field_space(&f, 64 * MIB, 9);
+    fault_ask_grant(f.conn, 16 * MIB, &token);
+    lien_space *space = field_space(&f, 16 * MIB, 9);
     fault_stats(&f.side, &before);
     CHECK_EQ(fault_read_start(&r, f.conn, &token, space, LIEN_FOREVER, LIEN_RELEASE), 0);
     CHECK(fault_until(fault_read_is_released, &r, 60000));
     CHECK_EQ(r.status, 0);
     CHECK_EQ(lien_read_path(r.read), LIEN_PATH_KERNEL);
     fault_stats(&f.side, &after);
-    CHECK_EQ(after.read_bytes - before.read_bytes, 64 * MIB);
+    CHECK_EQ(after.read_bytes - before.read_bytes, 16 * MIB);
     CHECK_EQ(after.payload_bytes_copied, before.payload_bytes_copied); // and none by Lien
     CHECK(fault_space_is(space, 0));
     lien_read_close(&r.read);

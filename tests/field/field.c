@@ -23,6 +23,24 @@ static void on_lost(lien_conn *conn, int status, void *arg)
     f->n_lost++;
 }
 
+static void on_closed(lien_conn *conn, int status, void *arg)
+{
+    (void)conn;
+    CHECK_EQ(status, 0);
+    ((struct field *)arg)->n_closed++;
+}
+
+static bool is_closed(void *field)
+{
+    return ((struct field *)field)->n_closed > 0;
+}
+
+void field_shut(struct field *f)
+{
+    f->closing = true;
+    CHECK_EQ(lien_conn_close(&f->conn), 0);
+}
+
 static void start_peer(struct field *f)
 {
     char ports[32];
@@ -56,6 +74,7 @@ void field_open(struct field *f, unsigned flags, const lien_service *service,
     opts.service = service;
     opts.arg = f;
     opts.on_lost = on_lost;
+    opts.on_closed = on_closed;
     f->conn = fault_connect_with(&f->side, &f->peer, &opts);
     fault_peer_levels(&f->peer, &f->peer_before);
     fault_stats(&f->side, &f->before);
@@ -74,6 +93,7 @@ void field_close(struct field *f)
     struct fault_levels l;
     if (f->conn)
         CHECK_EQ(lien_conn_close_wait(&f->conn, 30000), 0);
+    CHECK(!f->closing || fault_until(is_closed, f, 60000));
     if (f->peer.pid) {
         CHECK(fault_until(peer_is_empty, &f->peer, 30000));
         fault_peer_levels(&f->peer, &l);

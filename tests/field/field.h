@@ -49,6 +49,8 @@ struct field {
     struct fault_peer peer;
     lien_conn *conn;
     _Atomic int n_lost, lost_status; // on_lost
+    bool closing;                    // by field_shut()
+    _Atomic int n_closed;
     struct fault_levels peer_before; // once connected
     lien_ctx_stats before;
 };
@@ -66,6 +68,8 @@ uint32_t field_reads_outstanding(struct field *f);
 uint32_t field_hold_control(struct field *f);
 void field_give_control(struct field *f, uint32_t kept);
 bool field_is_lost(void *field);
+// Begins to close the connection, and does not wait: field_close() does.
+void field_shut(struct field *f);
 // The connection is lost: closes it. Not by the test's own doing.
 void field_lose(struct field *f);
 
