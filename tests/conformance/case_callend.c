@@ -29,7 +29,7 @@ static struct cf_op *start(struct cf_side *side, const char *args, lien_buf *con
     opts.read = read;
     opts.n_read = read ? 1 : 0;
     opts.write = write;
-    opts.timeout_ms = timeout_ms ? timeout_ms : 250000;
+    opts.timeout_ms = timeout_ms ? timeout_ms : 3000000;
     cf_call(side, side->link, "cf/desk", args, strlen(args), &opts, call);
     return op;
 }
