@@ -257,7 +257,7 @@ const struct cf_case cf_message_cases[] = {
     {.group = "message", .name = "body-64KiB", .run = body, .arg = 64 * KIB},
     {.group = "message", .name = "body-1MiB", .run = body, .arg = MIB},
     {.group = "message", .name = "body-64MiB", .run = body, .arg = 64 * MIB},
-    {.group = "message", .name = "body-1GiB", .run = body, .arg = GIB},
+    {.group = "giant", .name = "body-1GiB", .run = body, .arg = GIB},
     {.group = "message", .name = "body-of-2", .run = body_of_many, .arg = 2},
     {.group = "message", .name = "body-of-64", .run = body_of_many, .arg = 64},
     {.group = "message", .name = "order-mixed", .run = order},

@@ -79,7 +79,7 @@ const struct cf_case cf_read_cases[] = {
     {.group = "read", .name = "read-64KiB", .run = there, .arg = 64 * KIB},
     {.group = "read", .name = "read-1MiB", .run = there, .arg = MIB},
     {.group = "read", .name = "read-64MiB", .run = there, .arg = 64 * MIB},
-    {.group = "read", .name = "read-1GiB", .run = there, .arg = GIB},
+    {.group = "giant", .name = "read-1GiB", .run = there, .arg = GIB},
     {.group = "read", .name = "back-0", .run = back, .arg = 0},
     {.group = "read", .name = "back-1", .run = back, .arg = 1},
     {.group = "read", .name = "back-4097", .run = back, .arg = 4097},

@@ -18,7 +18,7 @@ static struct cf_op *call_with(struct cf_side *side, lien_buf *const *read, size
     opts.read = read;
     opts.n_read = n;
     opts.write = write;
-    opts.timeout_ms = 250000;
+    opts.timeout_ms = 3000000;
     cf_call(side, side->link, "cf/desk", NULL, 0, &opts, call);
     return op;
 }

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_MS 240000u // of real time; what a wait takes on a busy machine is far below
+#define WAIT_MS 800000u // of real time; what a wait takes on a busy machine is far below
 
 // -- Control channel, failing, waiting ---------------------------------------------------------------------------------------------
 

@@ -188,7 +188,7 @@ bool fault_log_has(const char *text)
 {
     char copy[256];
     snprintf(copy, sizeof copy, "%s", text);
-    bool yes = fault_until(log_has_now, copy, 2000); // lines leave on a thread of their own
+    bool yes = fault_until(log_has_now, copy, 60000); // lines leave on a thread of their own
     if (!yes)
         fprintf(stderr, "the log has no \"%s\" but:\n%s", text, fault_log);
     return yes;

@@ -134,6 +134,7 @@ struct fault_relay {
     int listener;
     uint16_t port;
     _Atomic bool hold;      // accepted, but not passed on
+    _Atomic unsigned held;  // connections that are
     _Atomic bool no_reads;  // READ requests towards 127.0.0.1 vanish; everything else passes
     _Atomic unsigned eaten; // how many
     _Atomic bool

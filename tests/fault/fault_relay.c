@@ -163,6 +163,7 @@ static void *run_passage(void *arg)
 {
     struct passage *p = arg;
     struct fault_relay *relay = p->relay;
+    relay->held++;
     while (relay->hold && !relay->stop)
         fault_sleep(5);
     if (!relay->stop) {
