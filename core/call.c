@@ -134,7 +134,7 @@ static void run_released(struct lieni_task *task)
 static void post(struct lien_call *call, struct lieni_task *task)
 {
     call->refs++;
-    lieni_strand_post(call->conn->strand, task);
+    lieni_ctx_post(call->conn->ctx, call->conn->strand, task);
 }
 
 // Whether its application waits for the result.

@@ -73,7 +73,7 @@ void lieni_conn_unref(struct lien_conn *conn)
 void lieni_conn_post(struct lien_conn *conn, struct lieni_task *task)
 {
     lieni_conn_ref(conn);
-    lieni_strand_post(conn->strand, task);
+    lieni_ctx_post(conn->ctx, conn->strand, task);
 }
 
 // After a task's callback: gives its reference back.

@@ -62,8 +62,18 @@ void lieni_ctx_unlock(lien_ctx *ctx)
         if (next < ctx->armed)
             lieni_progress_set_timer(ctx, next);
     }
+    bool owed = ctx->wake_owed;
+    ctx->wake_owed = false;
     pthread_mutex_unlock(&ctx->lock);
+    if (owed)
+        lieni_dispatch_wake(ctx->dispatch);
     lieni_ctx_flush_log(ctx);
+}
+
+void lieni_ctx_post(lien_ctx *ctx, struct lieni_strand *strand, struct lieni_task *task)
+{
+    ctx->wake_owed = true;
+    lieni_strand_queue(strand, task);
 }
 
 uint64_t lieni_ctx_now(const lien_ctx *ctx)
@@ -113,6 +123,9 @@ uint64_t lieni_ctx_deadline(const lien_ctx *ctx, uint32_t ms)
 static int wait_threaded(lien_ctx *ctx, uint64_t deadline)
 {
     int rc = 0;
+    if (ctx->wake_owed) // the condition variable gives the lock up
+        lieni_dispatch_wake(ctx->dispatch);
+    ctx->wake_owed = false;
     ctx->waiters++;
     if (deadline == UINT64_MAX) {
         pthread_cond_wait(&ctx->changed, &ctx->lock);

@@ -40,6 +40,7 @@ struct lien_ctx {
     pthread_cond_t changed; // something that a _wait function waits for
     uint64_t changes;       // how often
     unsigned waiters;       // that sleep
+    bool wake_owed;         // tasks were queued that no dispatch thread was woken for
     unsigned inside;        // threads in lieni_ctx_wait_locked()
     pthread_mutex_t turn;
     bool app_driven;
@@ -115,6 +116,8 @@ void lieni_ctx_flush_log(lien_ctx *ctx);
 uint64_t lieni_ctx_now(const lien_ctx *ctx);
 // Something that a _wait function may wait for changed. Under the lock.
 void lieni_ctx_changed(lien_ctx *ctx);
+// lieni_strand_post() under the state lock, by anybody who holds it: a dispatch thread is woken when the lock is given up.
+void lieni_ctx_post(lien_ctx *ctx, struct lieni_strand *strand, struct lieni_task *task);
 // Wakes whoever sleeps in progress. Any thread.
 void lieni_ctx_wake(lien_ctx *ctx);
 // ms from now in ns, saturating; LIEN_FOREVER: UINT64_MAX.

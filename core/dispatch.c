@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -57,6 +58,7 @@ struct lieni_dispatch {
     struct ready_queue threaded; // for the dispatch threads
     struct ready_queue pumped;   // for lieni_dispatch_run and lieni_dispatch_run_inline
     pthread_cond_t work;         // threaded has work, or stopping
+    atomic_uint owed;            // strands that became ready, of which `work` was not told yet
     pthread_cond_t settled;      // while closing: pumped has work, or nothing is busy any more
     unsigned n_busy;             // strands that are busy
     unsigned n_strands;
@@ -424,7 +426,7 @@ static bool make_ready(struct lieni_strand *s)
     d->n_busy++;
     push_ready(q, s);
     if (q == &d->threaded) {
-        pthread_cond_signal(&d->work);
+        atomic_fetch_add_explicit(&d->owed, 1, memory_order_relaxed);
         return false;
     }
     if (d->closing) {
@@ -433,7 +435,26 @@ static bool make_ready(struct lieni_strand *s)
     return was_empty;
 }
 
+void lieni_dispatch_wake(struct lieni_dispatch *dispatch)
+{
+    struct lieni_dispatch *d = dispatch;
+    if (atomic_load_explicit(&d->owed, memory_order_relaxed) == 0) {
+        return;
+    }
+    // Without the lock, or who wakes would wait for it at once.
+    for (unsigned n = atomic_exchange(&d->owed, 0); n > 0; n--) {
+        pthread_cond_signal(&d->work);
+    }
+}
+
 void lieni_strand_post(struct lieni_strand *strand, struct lieni_task *task)
+{
+    struct lieni_dispatch *d = strand->dispatch; // the strand may be gone once its task can run
+    lieni_strand_queue(strand, task);
+    lieni_dispatch_wake(d);
+}
+
+void lieni_strand_queue(struct lieni_strand *strand, struct lieni_task *task)
 {
     struct lieni_dispatch *d = strand->dispatch;
     bool wake = false;

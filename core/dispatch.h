@@ -58,6 +58,11 @@ void lieni_strand_close(struct lieni_strand *strand);
 // Queues the task; a task that is queued already stays as it is. Any thread, also under the state lock.
 void lieni_strand_post(struct lieni_strand *strand, struct lieni_task *task);
 
+// The same, but a dispatch thread that sleeps is not woken: lieni_dispatch_wake() has to follow, when the state lock is
+// given up, so that whoever wakes does not wait for it at once.
+void lieni_strand_queue(struct lieni_strand *strand, struct lieni_task *task);
+void lieni_dispatch_wake(struct lieni_dispatch *dispatch);
+
 // App-driven: runs what is due, at most `max` tasks, returns how many ran. What it leaves does not
 // wake anybody again: ask lieni_dispatch_pending() before sleeping. Inside a task of this dispatch
 // it runs nothing and returns 0. Takes no state lock; the caller holds none.

@@ -317,7 +317,7 @@ static void leave(struct lien_grant *grant)
         grant->over(grant->owner, grant->state == LIENI_GRANT_LOST ? LIEN_EQUARANTINED : 0);
     if (grant->on_released) {
         grant->refs++;
-        lieni_strand_post(conn->strand, &grant->released_task);
+        lieni_ctx_post(conn->ctx, conn->strand, &grant->released_task);
     }
     lieni_grant_unref(grant);
 }

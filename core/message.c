@@ -54,7 +54,7 @@ static void done(struct lieni_send *send, int status)
     if (!send->on_done)
         return;
     send->refs++;
-    lieni_strand_post(send->conn->strand, &send->done_task);
+    lieni_ctx_post(send->conn->ctx, send->conn->strand, &send->done_task);
 }
 
 static void released(struct lieni_send *send, int status)
@@ -68,7 +68,7 @@ static void released(struct lieni_send *send, int status)
     if (!send->on_released)
         return;
     send->refs++;
-    lieni_strand_post(send->conn->strand, &send->released_task);
+    lieni_ctx_post(send->conn->ctx, send->conn->strand, &send->released_task);
 }
 
 // The peer released the body, or its endpoint's end settled it.
@@ -328,7 +328,7 @@ void lieni_messages_deliver(struct lien_conn *conn)
             return;
         }
         lieni_list_remove(n);
-        lieni_strand_post(conn->strand, &msg->task);
+        lieni_ctx_post(conn->ctx, conn->strand, &msg->task);
     }
 }
 
