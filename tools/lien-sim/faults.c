@@ -203,7 +203,7 @@ static const uint8_t rarity[CELL_STATES] = {
     [CELL_GRANT_ASKED] = 2,
     [CELL_BODY_SENT] = 2,
     [CELL_BODY_COMING] = 3,
-    [CELL_CALL_FETCHING] = 6,
+    [CELL_CALL_FETCHING] = 9,
     [CELL_CALL_ENDED] = 1,
     [CELL_CALL_READING] = 4,
     [CELL_CALL_SEALED] = 9,
@@ -211,7 +211,7 @@ static const uint8_t rarity[CELL_STATES] = {
     [CELL_REQUEST_REPLYING] = 6,
     [CELL_REQUEST_CANCELLED] = 1,
     [CELL_WRITE_OUT] = 3,
-    [CELL_WRITE_GIVEN_UP] = 7,
+    [CELL_WRITE_GIVEN_UP] = 9,
     [CELL_READ_PROBING] = 6,
 };
 
@@ -235,7 +235,7 @@ void faults_wish(struct program *p)
         FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_CANCEL,      FAULT_CANCEL,
         FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_REVOKE,      FAULT_REVOKE,
         FAULT_DROP,   FAULT_DROP,   FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_GOAWAY,
-        FAULT_GOAWAY, FAULT_DROP,   FAULT_JUMP};
+        FAULT_GOAWAY, FAULT_DROP,   FAULT_JUMP,        FAULT_JUMP};
     // A cancel of a read on a connection that ends is rare: the handle must have been kept.
     static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY, CELL_DRAIN};
     struct wish *w = p->wishes;
