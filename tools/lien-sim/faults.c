@@ -402,10 +402,29 @@ static bool grant_any(struct program *p, struct lien_conn *conn)
     return false;
 }
 
+void faults_ambush(struct program *p, struct app_call *c)
+{
+    if (p->ambush || !c->call || !one_in(p, 4))
+        return;
+    p->ambush = c;
+    p->ambush_in = (unsigned)draw(p, 30);
+}
+
+static void spring(struct program *p)
+{
+    struct app_call *c = p->ambush;
+    if (!c || p->ambush_in--)
+        return;
+    p->ambush = NULL;
+    if (c->call && !c->op.done && node_runs(c->conn->node))
+        faults_call_cancel(c);
+}
+
 void faults_try(struct program *p)
 {
     if (p->failed || p->stopping)
         return;
+    spring(p);
     for (unsigned i = 0; i < WISHES; i++)
         if (p->wishes[i].active && !p->wishes[i].moments--)
             p->wishes[i].active = false;
