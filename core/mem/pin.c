@@ -71,7 +71,12 @@ void lieni_pins_abandon(struct lieni_mem_root *root)
     struct lieni_node *node;
     while ((node = lieni_list_pop(&root->pins))) {
         struct lieni_pin *pin = lieni_container(node, struct lieni_pin, link);
-        pin->chunk->unprovable = true;
+        struct lieni_chunk *chunk = pin->chunk;
+        chunk->unprovable = true;
+        if (!chunk->counted) { // so that the root, which it is part of, is kept on purpose
+            chunk->counted = true;
+            root->bytes_lost += chunk->len;
+        }
         free(pin);
     }
 }

@@ -134,7 +134,7 @@ static struct sim_op *lent_overlap(const struct lieni_sim_world *world, uintptr_
 static const struct sim_op *fetch_overlap(const struct lieni_sim_world *world, uintptr_t lo,
                                           uintptr_t hi, bool any)
 {
-    for (const struct lieni_ep *ep = world->eps; ep && !world->config.peers_lie; ep = ep->next) {
+    for (const struct lieni_ep *ep = world->eps; ep && !world->config.writes_only; ep = ep->next) {
         if (!ep->serving)
             continue;
         for (const struct sim_op *op = ep->serve.head; op; op = op->next_queued) {
@@ -380,8 +380,8 @@ bool sim_shadow_fetch(struct sim_op *op, const uint8_t *addr, size_t len)
     if (!len)
         return true;
     for (size_t i = span_at(world, lo);
-         op->kind == SIM_READ && !op->validated && !world->config.peers_lie && i < world->n_spans &&
-         world->spans[i].lo < hi;
+         op->kind == SIM_READ && !op->validated && !world->config.writes_only &&
+         i < world->n_spans && world->spans[i].lo < hi;
          i++) {
         if (world->spans[i].owner == SPAN_SOURCE)
             continue;
@@ -392,7 +392,7 @@ bool sim_shadow_fetch(struct sim_op *op, const uint8_t *addr, size_t len)
     }
     if (mapped(addr, len))
         return true;
-    if (op->kind == SIM_READ && world->config.peers_lie)
+    if (op->kind == SIM_READ && world->config.writes_only)
         return false; // a release that nobody sent
     say_dma(op, addr, len, false, "they are not mapped");
     return false;

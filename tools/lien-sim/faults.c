@@ -203,7 +203,7 @@ static const uint8_t rarity[CELL_STATES] = {
     [CELL_GRANT_ASKED] = 2,
     [CELL_BODY_SENT] = 2,
     [CELL_BODY_COMING] = 3,
-    [CELL_CALL_FETCHING] = 6,
+    [CELL_CALL_FETCHING] = 9,
     [CELL_CALL_ENDED] = 1,
     [CELL_CALL_READING] = 4,
     [CELL_CALL_SEALED] = 9,
@@ -211,7 +211,7 @@ static const uint8_t rarity[CELL_STATES] = {
     [CELL_REQUEST_REPLYING] = 6,
     [CELL_REQUEST_CANCELLED] = 1,
     [CELL_WRITE_OUT] = 3,
-    [CELL_WRITE_GIVEN_UP] = 7,
+    [CELL_WRITE_GIVEN_UP] = 9,
     [CELL_READ_PROBING] = 6,
 };
 
@@ -235,7 +235,7 @@ void faults_wish(struct program *p)
         FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_CANCEL,      FAULT_CANCEL,
         FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_REVOKE,      FAULT_REVOKE,
         FAULT_DROP,   FAULT_DROP,   FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_GOAWAY,
-        FAULT_GOAWAY, FAULT_DROP,   FAULT_JUMP};
+        FAULT_GOAWAY, FAULT_DROP,   FAULT_JUMP,        FAULT_JUMP};
     // A cancel of a read on a connection that ends is rare: the handle must have been kept.
     static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY, CELL_DRAIN};
     struct wish *w = p->wishes;
@@ -402,10 +402,29 @@ static bool grant_any(struct program *p, struct lien_conn *conn)
     return false;
 }
 
+void faults_ambush(struct program *p, struct app_call *c)
+{
+    if (p->ambush || !c->call || !one_in(p, 4))
+        return;
+    p->ambush = c;
+    p->ambush_in = (unsigned)draw(p, 30);
+}
+
+static void spring(struct program *p)
+{
+    struct app_call *c = p->ambush;
+    if (!c || p->ambush_in--)
+        return;
+    p->ambush = NULL;
+    if (c->call && !c->op.done && node_runs(c->conn->node))
+        faults_call_cancel(c);
+}
+
 void faults_try(struct program *p)
 {
     if (p->failed || p->stopping)
         return;
+    spring(p);
     for (unsigned i = 0; i < WISHES; i++)
         if (p->wishes[i].active && !p->wishes[i].moments--)
             p->wishes[i].active = false;

@@ -474,7 +474,8 @@ static void draw_faults(struct program *p)
         memcpy((char *)c + k->offset, &(uint32_t){on ? value : 0}, sizeof value);
     }
     p->liars = c->p_hollow || c->p_false_send || c->p_false_recv || c->p_garbage;
-    c->peers_lie = p->liars;
+    // Guarded pools have two addresses: a READ's target is not known again, nor whether it is validated.
+    c->writes_only = p->liars || getenv("LIEN_GUARD");
     c->starved_fails = !p->liars; // credits may be lies
     if (p->no_entries && !(p->without >> KNOB_WITHHOLD & 1))
         c->p_withhold = 1000000;

@@ -245,7 +245,9 @@ struct program {
     unsigned numbers;
     unsigned step;
     struct wish wishes[WISHES];
-    bool calm; // few faults are wished for
+    struct app_call *ambush; // to be cancelled in the middle of a transfer of its handler's
+    unsigned ambush_in;      // moments until then
+    bool calm;               // few faults are wished for
     bool small_pools, pool_of_conn, revocable;
     bool liars;         // the network lies about bytes: they say nothing about the library
     bool poor;          // memory runs out at times
@@ -284,6 +286,8 @@ void faults_deadline(struct app_call *c);    // it has passed
 // Draws a wish, unless there is one. faults_try: at each moment.
 void faults_wish(struct program *p);
 void faults_try(struct program *p);
+// A transfer of this call's began: at times the call is cancelled some moments later.
+void faults_ambush(struct program *p, struct app_call *c);
 
 // -- model.c: used by program.c ----------------------------------------------------------------------------------------------------
 

@@ -261,6 +261,7 @@ bool request_write(struct app_request *r, struct app_buf *bufs, unsigned n)
     r->unsure = r->unsure || opts.timeout_ms;
     r->n_transfers++;
     r->call->n_writing++;
+    faults_ambush(p, r->call);
     w->empty = moves_nothing(w);
     if (w->empty)
         return true;

@@ -250,6 +250,8 @@ bool model_request_read(struct app_request *request)
     if (r->total || err != LIEN_ERANGE)
         check_answer(p, "lien_request_read", err, may);
     read_answered(r, err);
+    if (!err)
+        faults_ambush(p, request->call);
     return !err;
 }
 
