@@ -23,7 +23,9 @@
     X(connect_ms, UINT, "5000", 10, 3600000, "ms",                                                 \
       "From the start of a connection to its being open")                                          \
     X(heartbeat_ms, UINT, "1000", 0, 3600000, "ms",                                                \
-      "Silence after which a peer is asked for a sign of life; 0: it never is, nor missed")        \
+      "Silence after which a peer is asked for a sign of life; idle connections: twice that, at "  \
+      "most half of dead_ms, and a quarter later by the side that connected; 0: never asked, nor " \
+      "missed")                                                                                    \
     X(dead_ms, UINT, "5000", 20, 3600000, "ms", "A peer not heard of for so long is lost")         \
     X(read_watchdog_ms, UINT, "10000", 20, 3600000, "ms",                                          \
       "READs outstanding and none completing for so long end the connection")                      \

@@ -137,12 +137,12 @@ struct lien_buf {
     struct lieni_block *block; // NULL: the application's memory
     struct lieni_node all, spare;
     uint32_t borrows;
-    uint32_t losses;           // records in root.losses
-    struct lieni_loss loss;    // the first of them
-    bool forever;              // lost to a domain whose end proved nothing
-    bool freed;                // by its holder, while lent
-    bool received;             // counts against the reserve first
-    bool kept;                 // a space, a message or a request owns it: the application only looks at it
+    uint32_t losses;        // records in root.losses
+    struct lieni_loss loss; // the first of them
+    bool forever;           // lost to a domain whose end proved nothing
+    bool freed;             // by its holder, while lent
+    bool received;          // counts against the reserve first
+    bool kept; // a space, a message or a request owns it: the application only looks at it
     struct lieni_doubt *doubt; // a reference: bytes of its read number doubt_read are in doubt
     uint64_t doubt_read;
     size_t doubt_len;   // up to where

@@ -61,7 +61,7 @@ struct lieni_sim_config {
     uint32_t p_stall; // an endpoint serves no READ any more, and all else
     uint32_t p_lost;  // a READ or a SEND is over, and its entry never comes, though the link is up
     // Of networks and peers that lie about bytes. Memory must be safe all the same; what the bytes say is nobody's to vouch for, nor is a peer's word that it released something.
-    bool writes_only;        // the shadow judges what is written, not what is fetched
+    bool writes_only;      // the shadow judges what is written, not what is fetched
     uint32_t p_hollow;     // a READ succeeds with nothing written
     uint32_t p_false_send; // a SEND succeeds and does not arrive
     uint32_t p_false_recv; // a receive succeeds with the bytes that were there before
