@@ -111,6 +111,7 @@ struct lien_conn {
 
     struct lieni_node sends;
     struct lieni_node inbox;
+    bool wanted;    // bodies of messages may be fetched; without effect where we connected
     bool inbox_gap; // a message was dropped: none behind it is delivered
 
     uint32_t peer_dead_ms;

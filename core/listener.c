@@ -133,6 +133,7 @@ static void run_accept(struct lieni_task *task)
         conn->no_closed = true;
         lieni_conn_close_handle(conn);
     } else {
+        lieni_messages_wanted(conn);
         lieni_requests_ready(conn);
     }
     lieni_conn_unref(conn);
@@ -327,6 +328,7 @@ int lien_listener_accept_wait(lien_listener *listener, uint32_t timeout_ms, lien
         lieni_listener_unref(listener); // the connection's
         lieni_conn_unref(conn);         // the queue's
         lieni_messages_deliver(conn);
+        lieni_messages_wanted(conn);
         lieni_requests_ready(conn);
         *out = conn;
         rc = 0;

@@ -393,6 +393,26 @@ static void body_memory(struct lieni_pool_wait *wait, lien_buf *buf, int status)
         lieni_conn_break(conn, status, "no memory for a message's body");
 }
 
+// Memory, then the READ. `first`: the grant is not known yet.
+static int get_body(struct lien_msg *msg, bool first)
+{
+    struct lien_conn *conn = msg->conn;
+    lien_pool *pool = conn->opts.pool ? conn->opts.pool : conn->ctx->receive_pool;
+    lien_buf *buf;
+    int rc = lieni_pool_alloc_reserved(pool, msg->token->total, &buf);
+    if (rc == 0)
+        return start_body(msg, buf);
+    if (rc == LIEN_ELIMIT)
+        rc = first ? lieni_import_first(conn, msg->token->name) : 0;
+    if (rc != 0)
+        return rc;
+    msg->wait.len = msg->token->total;
+    msg->wait.ready = body_memory;
+    lieni_pool_wait_start(pool, &msg->wait);
+    return 0;
+}
+
+// A body is fetched, and with that acknowledged, only once the application has taken the connection: it may refuse it still, and then nobody took the message.
 static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
 {
     struct lien_conn *conn = msg->conn;
@@ -405,21 +425,31 @@ static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
                                             .total = frame->total,
                                             .n_keys = frame->n_keys};
     memcpy(msg->token->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
-    lien_pool *pool = conn->opts.pool ? conn->opts.pool : conn->ctx->receive_pool;
-    lien_buf *buf;
-    int rc = lieni_pool_alloc_reserved(pool, frame->total, &buf);
-    if (rc == 0)
-        return start_body(msg, buf);
-    if (rc != LIEN_ELIMIT)
-        return rc;
-    // Its release is owed from now on, though nothing is read before there is memory.
-    rc = lieni_import_first(conn, frame->name);
-    if (rc != 0)
-        return rc;
-    msg->wait.len = frame->total;
-    msg->wait.ready = body_memory;
-    lieni_pool_wait_start(pool, &msg->wait);
-    return 0;
+    // The release of a body that waits is owed from now on, though nothing is read yet.
+    if (!conn->server || conn->wanted)
+        return get_body(msg, true);
+    msg->held_back = true;
+    return lieni_import_first(conn, frame->name);
+}
+
+void lieni_messages_wanted(struct lien_conn *conn)
+{
+    if (conn->wanted)
+        return;
+    conn->wanted = true;
+    struct lieni_node *next;
+    for (struct lieni_node *n = conn->inbox.next; n != &conn->inbox; n = next) {
+        struct lien_msg *msg = lieni_container(n, struct lien_msg, node);
+        next = n->next;
+        if (!msg->held_back)
+            continue;
+        msg->held_back = false;
+        int rc = get_body(msg, false);
+        if (rc != 0) {
+            lieni_conn_break(conn, rc, "no memory for a message's body");
+            return;
+        }
+    }
 }
 
 struct lien_msg *lieni_message_reply(struct lien_conn *conn, struct lieni_recv_slot *slot,
@@ -534,6 +564,7 @@ int lien_msg_recv_wait(lien_conn *conn, uint32_t timeout_ms, lien_msg **out)
     lieni_conn_ref(conn); // as above
     uint64_t deadline = lieni_ctx_deadline(ctx, timeout_ms);
     int rc = 0;
+    lieni_messages_wanted(conn); // also inside on_accept
     for (;;) {
         struct lieni_node *n = lieni_list_first(&conn->inbox);
         struct lien_msg *msg = n ? lieni_container(n, struct lien_msg, node) : NULL;

@@ -29,8 +29,9 @@ struct lien_msg {
     struct lieni_recv_slot *slot;
     const uint8_t *head;
     size_t head_len;
-    bool ready;   // its body is here
-    bool dropped; // freed before its body's READ was over
+    bool ready;     // its body is here
+    bool held_back; // its body is not fetched before lieni_messages_wanted()
+    bool dropped;   // freed before its body's READ was over
     lien_buf *body;
     struct lieni_token_data *token; // of a body that is on its way
     lien_space *space;
@@ -54,6 +55,8 @@ void lieni_send_over_wire(struct lieni_send *send, int status);
 void lieni_messages_lost(struct lien_conn *conn, int status);
 // Frees what was received and not delivered.
 void lieni_messages_drop(struct lien_conn *conn);
+// The application took the connection, or asked for a message of it: bodies are fetched from now on.
+void lieni_messages_wanted(struct lien_conn *conn);
 // Delivers what is ready, in order.
 void lieni_messages_deliver(struct lien_conn *conn);
 

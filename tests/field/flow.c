@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -180,7 +181,12 @@ static void early_and_accepted(void)
     early_close(&e);
 }
 
-// Refused in the end: each call hears of it, with and without a body, and so does whoever waits for a message.
+static void body_sent(void *arg, int status)
+{
+    atomic_store((atomic_int *)arg, status);
+}
+
+// Refused in the end: each call and each message with a body hears of it, and so does whoever waits for a message.
 static void early_and_refused(void)
 {
     struct early e;
@@ -191,6 +197,12 @@ static void early_and_refused(void)
     early_open(&e, true);
     lien_buf *body = field_buf(&e.f, 100000, 1);
     CHECK_EQ(lien_send(e.f.conn, "x", 1, NULL, 0, NULL), 0);
+    lien_send_opts send;
+    atomic_int sent = 1;
+    lien_send_opts_init(&send);
+    send.on_done = body_sent;
+    send.arg = &sent;
+    CHECK_EQ(lien_send(e.f.conn, "y", 1, &body, 1, &send), 0);
     for (unsigned i = 0; i < 4; i++) {
         lien_call_opts opts = field_opts();
         opts.body = &body;
@@ -200,6 +212,9 @@ static void early_and_refused(void)
     for (unsigned i = 0; i < 4; i++)
         CHECK_EQ(field_over(&c[i]), LIEN_ECLOSED);
     CHECK_EQ(n_handled, 0);
+    for (unsigned k = 0; k < 30000 && sent == 1; k++)
+        fault_sleep(1);
+    CHECK_EQ(sent, LIEN_ECLOSED); // nobody took the message
     CHECK_EQ(lien_msg_recv_wait(e.f.conn, 30000, &msg), LIEN_ECLOSED);
     lien_buf_free(&body);
     early_close(&e);

@@ -564,6 +564,54 @@ Test(sim, field_report_20_first_message)
     world_close(w);
 }
 
+struct sent {
+    bool done, released;
+    int status;
+};
+
+static void sent_done(void *arg, int status)
+{
+    struct sent *sent = arg;
+    sent->done = true;
+    sent->status = status;
+}
+
+static void sent_released(void *arg, int status)
+{
+    struct sent *sent = arg;
+    cr_assert_eq(status, 0);
+    sent->released = true;
+}
+
+// A body is taken over when the application has taken the connection, not before.
+Test(sim, field_report_20_first_body)
+{
+    struct world *w = slow(LIENI_SIM_TCP);
+    struct second s;
+    struct sent sent = {0};
+    lien_msg *msg;
+    lien_send_opts opts;
+    second_open(w, &s, NULL);
+    cr_assert(run_until(w, &s.over, 5000));
+    lien_buf *body = buf_new(w, CLIENT, MIB, 5);
+    lien_send_opts_init(&opts);
+    opts.on_done = sent_done;
+    opts.on_released = sent_released;
+    opts.arg = &sent;
+    cr_assert_eq(lien_send(s.mine, "m", 1, &body, 1, &opts), 0);
+    run_ms(w, 3000);
+    cr_assert_not(sent.done);
+    cr_assert_eq(lien_listener_accept_wait(s.listener, 0, &s.theirs), 0);
+    cr_assert(run_until(w, &sent.released, 5000));
+    cr_assert(sent.done && sent.status == 0);
+    cr_assert_eq(lien_msg_recv_wait(s.theirs, 0, &msg), 0);
+    cr_assert(buf_is(lien_msg_body(msg), 5));
+    lien_msg_free(&msg);
+    lien_buf_free(&body);
+    second_close(&s);
+    world_close(w);
+}
+
 Test(sim, field_report_21_reserve_for_receiving)
 {
     struct world *w = slow(LIENI_SIM_TCP);

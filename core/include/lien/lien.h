@@ -438,7 +438,8 @@ typedef struct lien_send_opts {
     size_t size;
     void (*on_done)(
         void *arg,
-        int status); // 0: on its way (head only), or taken over by the peer (with a body)
+        int status); // 0: on its way (head only), or taken over by the peer (with a body): its application has
+                     // taken the connection, and the body was read
     void (*on_released)(void *arg, int status); // the body's buffers are yours again
     void *arg;
     uint32_t
