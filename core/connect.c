@@ -139,9 +139,8 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     if (posts > slot->ops->traits->posts_max)
         rc = LIEN_ELIMIT;
     if (rc == 0)
-        conn->wrs.trace = conn->trace;
-    if (rc == 0)
         rc = lieni_wrs_open(&conn->wrs, posts, conn->id);
+    conn->wrs.trace = conn->trace;
     if (rc == 0)
         rc = lieni_calls_open(conn, calls, conn->hs->server);
     if (rc == 0)

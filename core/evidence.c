@@ -12,7 +12,7 @@
 
 int lieni_wrs_open(struct lieni_wrs *t, uint32_t n, uint64_t conn)
 {
-    *t = (struct lieni_wrs){.conn = conn, .n = 1, .trace = t->trace};
+    *t = (struct lieni_wrs){.conn = conn, .n = 1};
     while (t->n < n) {
         t->n <<= 1;
         t->shift++;

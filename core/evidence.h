@@ -38,7 +38,7 @@ struct lieni_wrs {
     uint32_t posted[LIENI_WR_KINDS]; // outstanding
     uint64_t unknown;                // entries that matched nothing
     bool ended;                      // the endpoint's destruction began: entries prove nothing now
-    struct lieni_trace *trace;       // of the connection, or NULL
+    struct lieni_trace *trace;       // of the connection, or NULL; set after lieni_wrs_open()
 };
 
 enum lieni_evidence_source {
@@ -60,7 +60,7 @@ struct lieni_evidence {
     bool spent;
 };
 
-// Room for `n` outstanding requests of the connection `conn`. LIEN_ENOMEM. Keeps `trace`.
+// Room for `n` outstanding requests of the connection `conn`. LIEN_ENOMEM.
 int lieni_wrs_open(struct lieni_wrs *t, uint32_t n, uint64_t conn);
 // All entries must be free, by evidence or by lieni_wrs_abandon().
 void lieni_wrs_close(struct lieni_wrs *t);
