@@ -857,7 +857,7 @@ static void answered(void)
     over(&a, NULL);
     attack(&a, "GOAWAY", called);
     CHECK(sends(&a, GOAWAY));
-    CHECK(sends(&a, GOAWAY));
+    expect(&a.peer, LIENI_FRAME_HEARD);
     still_open(&a);
     lien_call_opts opts;
     lien_call_opts_init(&opts);
@@ -866,6 +866,13 @@ static void answered(void)
     wait_released(&call_seen);
     CHECK(call_seen.status == 0);
     over(&a, clear_call);
+    attack(&a, "a second GOAWAY", NULL);
+    CHECK(sends(&a, GOAWAY));
+    sends(&a, GOAWAY);
+    refused(&a, NULL);
+    attack(&a, "HEARD, to no GOAWAY", NULL);
+    rawpeer_frame(&a.peer, &(struct lieni_frame){.kind = LIENI_FRAME_HEARD});
+    refused(&a, NULL);
 }
 
 // -- Lies --
