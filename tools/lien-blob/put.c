@@ -33,7 +33,7 @@ static bool choose_offset(struct client *client, const char *name, int fd,
                           const struct blob_answer *offer, struct blob_ask *pieces,
                           struct blob_error *error)
 {
-    bool same;
+    bool same = false;
     struct blob_answer answer;
     if (offer->offset == 0)
         return true;
