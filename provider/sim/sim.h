@@ -71,8 +71,9 @@ struct lieni_sim_config {
 // Fills all of *config: the class, two nodes, moderate times, no faults.
 void lieni_sim_config_init(struct lieni_sim_config *config, enum lieni_sim_class kind);
 
-// Not 0 while the simulator allocates for itself: for drivers that make allocations fail, which it could not bear.
-extern unsigned lieni_sim_allocating;
+// Not 0 while the simulator allocates for itself: for drivers that make allocations fail, which it could not bear. Volatile: compilers know that malloc reads no
+// variable of the program, and leave out a change around it; a driver's does.
+extern volatile unsigned lieni_sim_allocating;
 
 // -- World -------------------------------------------------------------------------------------------------------------------------
 

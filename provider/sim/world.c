@@ -13,7 +13,7 @@
 #define MS 1000000u
 #define US 1000u
 
-unsigned lieni_sim_allocating;
+volatile unsigned lieni_sim_allocating;
 
 void *sim_alloc(size_t size)
 {
