@@ -146,6 +146,9 @@ enum lieni_sim_fault {
 void lieni_sim_set_fault_hook(struct lieni_sim_world *world,
                               void (*hook)(void *self, enum lieni_sim_fault fault, void *user),
                               void *self);
+// Answers where the provider has what the application has at `addr`: guarded pools are mapped twice, and the shadow goes by the provider's addresses. Without: at the same.
+void lieni_sim_set_address_hook(struct lieni_sim_world *world,
+                                const void *(*address)(void *self, const void *addr), void *self);
 
 // -- What was seen -----------------------------------------------------------------------------------------------------------------
 

@@ -186,6 +186,13 @@ void lieni_sim_set_fault_hook(struct lieni_sim_world *world,
     world->hook_self = self;
 }
 
+void lieni_sim_set_address_hook(struct lieni_sim_world *world,
+                                const void *(*address)(void *self, const void *addr), void *self)
+{
+    world->address = address;
+    world->address_self = self;
+}
+
 void sim_fault(struct lieni_sim_world *world, enum lieni_sim_fault fault, void *user)
 {
     if (world->hook)
