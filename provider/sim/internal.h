@@ -233,6 +233,8 @@ struct lieni_sim_world {
     void *say_self;
     void (*hook)(void *self, enum lieni_sim_fault fault, void *user);
     void *hook_self;
+    const void *(*address)(void *self, const void *addr);
+    void *address_self;
     unsigned n_violations;
     char *violations[SIM_VIOLATIONS_KEPT];
     // shadow.c

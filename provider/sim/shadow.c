@@ -220,9 +220,15 @@ static void check_handed_out(struct lieni_sim_world *world, uintptr_t lo, uintpt
                           (unsigned long long)op->ep->number, op->fetched, op->len);
 }
 
+// Where the NIC sees what the application has at `addr`.
+static uintptr_t nic_address(const struct lieni_sim_world *world, const void *addr)
+{
+    return (uintptr_t)(world->address ? world->address(world->address_self, addr) : addr);
+}
+
 static void owns(struct lieni_sim_world *world, const void *addr, size_t len, bool unregistered)
 {
-    uintptr_t lo = (uintptr_t)addr, hi = lo + len;
+    uintptr_t lo = nic_address(world, addr), hi = lo + len;
     if (!len)
         return;
     check_handed_out(world, lo, hi, unregistered);
@@ -242,7 +248,7 @@ void lieni_shadow_app_unregistered(struct lieni_sim_world *world, const void *ad
 
 void lieni_shadow_app_gives(struct lieni_sim_world *world, const void *addr, size_t len)
 {
-    uintptr_t lo = (uintptr_t)addr, hi = lo + len;
+    uintptr_t lo = nic_address(world, addr), hi = lo + len;
     if (!len)
         return;
     span_cut(world, lo);
@@ -258,14 +264,15 @@ void lieni_shadow_app_gives(struct lieni_sim_world *world, const void *addr, siz
 
 void lieni_shadow_app_lost(struct lieni_sim_world *world, const void *addr, size_t len)
 {
+    uintptr_t lo = nic_address(world, addr);
     if (len)
-        span_clear(world, (uintptr_t)addr, (uintptr_t)addr + len);
+        span_clear(world, lo, lo + len);
 }
 
 static void lends_target(struct lieni_sim_world *world, const void *addr, size_t len,
                          bool validated)
 {
-    uintptr_t lo = (uintptr_t)addr, hi = lo + len;
+    uintptr_t lo = nic_address(world, addr), hi = lo + len;
     if (!len || !owned_by_app(world, lo, hi, "lending as a target"))
         return;
     size_t i = span_clear(world, lo, hi);
@@ -293,7 +300,7 @@ void lieni_shadow_app_lends_target_validated(struct lieni_sim_world *world, cons
 
 void lieni_shadow_app_lends_source(struct lieni_sim_world *world, const void *addr, size_t len)
 {
-    uintptr_t lo = (uintptr_t)addr, hi = lo + len;
+    uintptr_t lo = nic_address(world, addr), hi = lo + len;
     if (!len || !owned_by_app(world, lo, hi, "lending as a source"))
         return;
     span_cut(world, lo);
@@ -306,7 +313,7 @@ void lieni_shadow_app_lends_source(struct lieni_sim_world *world, const void *ad
 
 void lieni_shadow_app_source_back(struct lieni_sim_world *world, const void *addr, size_t len)
 {
-    uintptr_t lo = (uintptr_t)addr, hi = lo + len;
+    uintptr_t lo = nic_address(world, addr), hi = lo + len;
     if (!len)
         return;
     span_cut(world, lo);

@@ -71,8 +71,9 @@ struct lieni_sim_config {
 // Fills all of *config: the class, two nodes, moderate times, no faults.
 void lieni_sim_config_init(struct lieni_sim_config *config, enum lieni_sim_class kind);
 
-// Not 0 while the simulator allocates for itself: for drivers that make allocations fail, which it could not bear.
-extern unsigned lieni_sim_allocating;
+// Not 0 while the simulator allocates for itself: for drivers that make allocations fail, which it could not bear. Volatile: compilers know that malloc reads no
+// variable of the program, and leave out a change around it; a driver's does.
+extern volatile unsigned lieni_sim_allocating;
 
 // -- World -------------------------------------------------------------------------------------------------------------------------
 
@@ -145,6 +146,9 @@ enum lieni_sim_fault {
 void lieni_sim_set_fault_hook(struct lieni_sim_world *world,
                               void (*hook)(void *self, enum lieni_sim_fault fault, void *user),
                               void *self);
+// Answers where the provider has what the application has at `addr`: guarded pools are mapped twice, and the shadow goes by the provider's addresses. Without: at the same.
+void lieni_sim_set_address_hook(struct lieni_sim_world *world,
+                                const void *(*address)(void *self, const void *addr), void *self);
 
 // -- What was seen -----------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@
 #define MS 1000000u
 #define US 1000u
 
-unsigned lieni_sim_allocating;
+volatile unsigned lieni_sim_allocating;
 
 void *sim_alloc(size_t size)
 {
@@ -184,6 +184,13 @@ void lieni_sim_set_fault_hook(struct lieni_sim_world *world,
 {
     world->hook = hook;
     world->hook_self = self;
+}
+
+void lieni_sim_set_address_hook(struct lieni_sim_world *world,
+                                const void *(*address)(void *self, const void *addr), void *self)
+{
+    world->address = address;
+    world->address_self = self;
 }
 
 void sim_fault(struct lieni_sim_world *world, enum lieni_sim_fault fault, void *user)

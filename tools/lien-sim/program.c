@@ -474,8 +474,7 @@ static void draw_faults(struct program *p)
         memcpy((char *)c + k->offset, &(uint32_t){on ? value : 0}, sizeof value);
     }
     p->liars = c->p_hollow || c->p_false_send || c->p_false_recv || c->p_garbage;
-    // Guarded pools have two addresses: a READ's target is not known again, nor whether it is validated.
-    c->writes_only = p->liars || getenv("LIEN_GUARD");
+    c->writes_only = p->liars;
     c->starved_fails = !p->liars; // credits may be lies
     if (p->no_entries && !(p->without >> KNOB_WITHHOLD & 1))
         c->p_withhold = 1000000;
@@ -577,6 +576,7 @@ static bool setup(struct program *p)
     if (p->trace == TRACE_ALL)
         lieni_sim_set_trace(p->world, trace_line, p);
     lieni_sim_set_fault_hook(p->world, faults_hook, p);
+    lieni_sim_set_address_hook(p->world, guarded_address, p);
     p->n_nodes = !one_in(p, 3) ? NODES_MAX : 2 + (unsigned)draw(p, NODES_MAX - 1);
     draw_faults(p);
     p->short_release = one_in(p, 5);

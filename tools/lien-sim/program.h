@@ -289,6 +289,11 @@ void faults_try(struct program *p);
 // A transfer of this call's began: at times the call is cancelled some moments later.
 void faults_ambush(struct program *p, struct app_call *c);
 
+// -- guarded.c ---------------------------------------------------------------------------------------------------------------------
+
+// The provider's address of memory that the application has at `addr`. `self`: the program.
+const void *guarded_address(void *self, const void *addr);
+
 // -- model.c: used by program.c ----------------------------------------------------------------------------------------------------
 
 __attribute__((format(printf, 2, 3))) void program_fail(struct program *p, const char *format, ...);
