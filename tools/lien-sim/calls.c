@@ -290,7 +290,7 @@ static void prepare(struct app_call *c)
         c->body_tag = c->op.number;
         c->body_total = bufs_fill(c->body, c->n_body, c->body_tag);
     }
-    c->reply_max = one_in(p, 3) ? 1 + draw(p, 20000) : 0;
+    c->reply_max = one_in(p, 2) ? 1 + draw(p, 20000) : 0;
 }
 
 static void give_back(struct app_call *c)

@@ -74,7 +74,6 @@ static const struct impossible {
     {FAULT_EBUSY, CELL_READ_RUNNING, "reads are done when the connection is lost, before DESTROY"},
     {FAULT_EBUSY, CELL_BODY_COMING, "messages whose bodies are not here are dropped at the loss"},
     {FAULT_WITHHOLD, CELL_BOOT, "there is no endpoint yet"},
-    {FAULT_WITHHOLD, CELL_DESTROY, "entries are withheld at the break, which came before"},
     {FAULT_SPURIOUS, CELL_BOOT, "there is no endpoint yet"},
     {FAULT_UNPROVEN, CELL_BOOT, "there is no endpoint yet"},
     {FAULT_UNPROVEN, CELL_FABRIC, "destruction begins in DESTROY"},

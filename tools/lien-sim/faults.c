@@ -202,17 +202,17 @@ static const uint8_t rarity[CELL_STATES] = {
     [CELL_READ_DRAINING] = 3,
     [CELL_GRANT_ASKED] = 2,
     [CELL_BODY_SENT] = 2,
-    [CELL_BODY_COMING] = 3,
-    [CELL_CALL_FETCHING] = 9,
+    [CELL_BODY_COMING] = 5,
+    [CELL_CALL_FETCHING] = 10,
     [CELL_CALL_ENDED] = 1,
     [CELL_CALL_READING] = 4,
-    [CELL_CALL_SEALED] = 9,
+    [CELL_CALL_SEALED] = 12,
     [CELL_REQUEST_QUEUED] = 3,
-    [CELL_REQUEST_REPLYING] = 6,
+    [CELL_REQUEST_REPLYING] = 7,
     [CELL_REQUEST_CANCELLED] = 1,
     [CELL_WRITE_OUT] = 3,
     [CELL_WRITE_GIVEN_UP] = 9,
-    [CELL_READ_PROBING] = 6,
+    [CELL_READ_PROBING] = 12,
 };
 
 static enum cell_state draw_state(struct program *p)
@@ -227,17 +227,29 @@ static enum cell_state draw_state(struct program *p)
     return (enum cell_state)i;
 }
 
+// A state that this fault meets more rarely than others do. The handle of a read or a grant must have been kept; a node dies once.
+static enum cell_state rare_meeting(struct program *p, enum fault fault)
+{
+    static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY, CELL_DRAIN};
+    if (fault == FAULT_CANCEL)
+        return cancels[draw(p, sizeof cancels / sizeof *cancels)];
+    if (fault == FAULT_REVOKE)
+        return CELL_ENDING;
+    if ((fault == FAULT_KILL || fault == FAULT_VANISH) && one_in(p, 3))
+        return one_in(p, 2) ? CELL_BOOT : CELL_ENDING;
+    return draw_state(p);
+}
+
 void faults_wish(struct program *p)
 {
     static const enum fault faults[] = {
-        FAULT_BREAK,  FAULT_BREAK,  FAULT_KILL,        FAULT_KILL,        FAULT_VANISH,
-        FAULT_VANISH, FAULT_FREEZE, FAULT_FREEZE,      FAULT_CLOSE,       FAULT_CANCEL,
-        FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_CANCEL,      FAULT_CANCEL,
+        FAULT_BREAK,  FAULT_BREAK,  FAULT_KILL,        FAULT_KILL,        FAULT_KILL,
+        FAULT_VANISH, FAULT_VANISH, FAULT_VANISH,      FAULT_VANISH,      FAULT_FREEZE,
+        FAULT_CLOSE,  FAULT_CLOSE,  FAULT_CANCEL,      FAULT_CANCEL,      FAULT_CANCEL,
         FAULT_CANCEL, FAULT_CANCEL, FAULT_CANCEL,      FAULT_REVOKE,      FAULT_REVOKE,
-        FAULT_DROP,   FAULT_DROP,   FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_GOAWAY,
-        FAULT_GOAWAY, FAULT_DROP,   FAULT_JUMP,        FAULT_JUMP};
-    // A cancel of a read on a connection that ends is rare: the handle must have been kept.
-    static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY, CELL_DRAIN};
+        FAULT_REVOKE, FAULT_DROP,   FAULT_DROP,        FAULT_DROP,        FAULT_DROP,
+        FAULT_GOAWAY, FAULT_GOAWAY, FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_JUMP,
+        FAULT_JUMP};
     struct wish *w = p->wishes;
     while (w < p->wishes + WISHES && w->active)
         w++;
@@ -245,9 +257,7 @@ void faults_wish(struct program *p)
         return;
     struct wish new = {.active = true, .moments = 1000};
     new.fault = faults[draw(p, sizeof faults / sizeof *faults)];
-    new.state = draw_state(p);
-    if (new.fault == FAULT_CANCEL && one_in(p, 3))
-        new.state = cancels[draw(p, sizeof cancels / sizeof *cancels)];
+    new.state = one_in(p, 4) ? rare_meeting(p, new.fault) : draw_state(p);
     bool kill = new.fault == FAULT_KILL || new.fault == FAULT_VANISH;
     if (kill && (p->step * 5 < p->steps || !may_kill(p)))
         new.fault = FAULT_FREEZE;
@@ -283,9 +293,16 @@ static struct app_conn *conn_of(struct program *p, const struct lien_conn *conn)
 static bool try_close(struct program *p, struct lien_conn *conn)
 {
     struct app_conn *c = conn_of(p, conn);
-    if (c)
-        faults_close(c);
-    return c != NULL;
+    bool early = conn->state < LIENI_CONN_OPEN;
+    if (!c)
+        return false;
+    faults_close(c);
+    // The time to drain passes before the node does the first thing for it: the endpoint is shut down in DESTROY.
+    if (early && one_in(p, 3))
+        freeze_node(p, c->node);
+    else if (early && one_in(p, 3))
+        faults_jump(p, c->node);
+    return true;
 }
 
 static bool try_goaway(struct program *p, struct lien_conn *conn)

@@ -409,7 +409,7 @@ static void step(struct program *p)
     poor_set(0, 0);
     if (p->step % 16 == 0)
         model_check_deadlines(p, false);
-    if (one_in(p, p->calm ? 12 : 2) && !p->no_wishes)
+    if ((p->calm ? one_in(p, 12) : !one_in(p, 3)) && !p->no_wishes)
         faults_wish(p);
     if (one_in(p, 3))
         return; // two actions at one moment

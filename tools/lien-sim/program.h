@@ -15,7 +15,7 @@
 #include "cells.h"
 #include "provider/sim/sim.h"
 
-#define WISHES    8u
+#define WISHES    10u
 #define NODES_MAX 5u // at first
 #define NODES_ALL 7u // with those that took over a dead one's address
 #define BUFS_MAX  4u
