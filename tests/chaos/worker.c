@@ -2,6 +2,7 @@
 //
 // A worker of the chaos test from its start to its end: its objects, the faults that it does to itself, and the levels that it compares.
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -10,12 +11,13 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/chaos/worker.h"
 
 #define POOL_BYTES   ((size_t)96 << 20)
-#define SETTLE_MS    60000u
+#define SETTLE_MS    30000u
 #define MAPS_SLACK   24u // malloc's and the threads'
 #define HUNGRY_BYTES ((size_t)1 << 20)
 
@@ -122,6 +124,25 @@ static bool level_is_high(const struct chaos_levels *start, const struct chaos_l
     return high;
 }
 
+// What the descriptors are, for whoever looks for the one too many.
+static void tell_descriptors(void)
+{
+    for (int fd = 0; fd < 1024; fd++) {
+        char path[40], link[100] = "", ends[80] = "";
+        struct sockaddr_in here = {0}, there = {0};
+        socklen_t len = sizeof here, len2 = sizeof there;
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, link, sizeof link - 1) < 0)
+            continue;
+        if (getsockname(fd, (struct sockaddr *)&here, &len) == 0 && here.sin_family == AF_INET) {
+            int there_rc = getpeername(fd, (struct sockaddr *)&there, &len2);
+            snprintf(ends, sizeof ends, " %u -> %d", ntohs(here.sin_port),
+                     there_rc == 0 ? ntohs(there.sin_port) : -1);
+        }
+        fprintf(stderr, "  worker %u, descriptor %d: %s%s\n", worker.self, fd, link, ends);
+    }
+}
+
 // Waits for the levels of the start.
 static void settle(void)
 {
@@ -136,7 +157,8 @@ static void settle(void)
     }
     if (worker.pending != 0)
         worker_wrong("callbacks of operations that never came", (int)worker.pending);
-    level_is_high(&slot->start, &slot->end, true);
+    if (level_is_high(&slot->start, &slot->end, true) && slot->end.fds > slot->start.fds)
+        tell_descriptors();
 }
 
 // -- Faults of its own -----------------------------------------------------------------------------------------------------------
