@@ -376,7 +376,7 @@ static int report(void)
 #undef X
     };
     uint64_t bytes = 0, parked = 0;
-    unsigned leaks = 0, wrong = 0, missing = 0;
+    unsigned leaks = 0, wrong = 0, missing = 0, forgotten = 0;
     for (unsigned i = 0; i < CHAOS_N_OPS; i++)
         printf("%12" PRIu64 "  %s\n", total(i), op_texts[i]);
     printf("faults:\n");
@@ -389,8 +389,10 @@ static int report(void)
         parked += master.world->slot[i].parked_bytes;
         leaks += master.world->slot[i].leaks;
         wrong += master.world->slot[i].wrong;
+        forgotten += master.world->slot[i].end.forgotten;
     }
     print_levels();
+    printf("%u sockets that libfabric accepted on a fabric port and forgot\n", forgotten);
     printf("%" PRIu64 " bytes compared, %" PRIu64 " of them in memory that had been given back; "
            "corruptions %u, leaks %u, wrong answers %u, crashes %u, hangs %u\n",
            bytes, parked, corruptions(), leaks, wrong, master.crashes, master.hangs);
@@ -462,7 +464,9 @@ int main(int argc, char **argv)
     printf("seed %" PRIu64 ", %u workers, %u s\n", seed, n, master.seconds);
     for (unsigned i = 0; i < n; i++)
         start(i);
+    const uint64_t begin = chaos_ms();
     run();
+    printf("ran for %" PRIu64 " ms\n", chaos_ms() - begin);
     if (!master.expect_corruption)
         finish();
     end_all();

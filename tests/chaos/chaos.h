@@ -72,6 +72,7 @@ enum chaos_phase {
 
 struct chaos_levels {
     unsigned fds, threads, maps;
+    unsigned forgotten; // sockets that libfabric lost, which are not in `fds`
     uint64_t conns, grants, grants_bytes, pool_bytes, quarantined;
 };
 
