@@ -44,11 +44,11 @@ static void run(int sig, uint32_t deadline_ms)
     uint64_t begin = fault_us();
     for (unsigned i = 0; i < READS; i++)
         CHECK_EQ(fault_read_start(&reads[i], conn, &token, spaces[i], deadline_ms, 0), 0);
+    uint64_t struck = fault_us();
     if (sig == SIGSTOP)
         fault_peer_signal(&peer, SIGSTOP);
     else
         fault_peer_kill(&peer);
-    uint64_t struck = fault_us();
     for (unsigned i = 0; i < READS; i++) {
         struct fault_read *r = &reads[i];
         CHECK(fault_until(fault_read_is_released, r, 60000));
