@@ -93,8 +93,11 @@ int lieni_plan_open(struct lieni_plan *plan, const lien_op *ops, size_t n_ops,
     if (rc != 0)
         return rc;
     *plan = (struct lieni_plan){.n_ops = n_ops, .n_src = n_src, .n_dst = n_dst};
-    memcpy(plan->src_lens, src_lens, n_src * sizeof(*src_lens));
-    memcpy(plan->dst_lens, dst_lens, n_dst * sizeof(*dst_lens));
+    // A list of no lengths may be NULL, which memcpy does not take.
+    if (n_src > 0)
+        memcpy(plan->src_lens, src_lens, n_src * sizeof(*src_lens));
+    if (n_dst > 0)
+        memcpy(plan->dst_lens, dst_lens, n_dst * sizeof(*dst_lens));
     if (n_ops == 0)
         return 0;
     plan->ops = malloc(n_ops * sizeof(*ops));

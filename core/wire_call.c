@@ -90,20 +90,20 @@ static int decode_call(const uint8_t *bytes, size_t len, const struct lieni_wire
         return malformed(why, "CALL length is below 80, its fixed part");
     const size_t rest = len - LIENI_FRAME_HEADER - LIENI_CALL_FIXED;
     const uint32_t n = at[CALL_KEYS], n_read = at[CALL_READ_KEYS], method_len = at[CALL_METHOD];
-    const uint8_t *keys = at + LIENI_CALL_FIXED;
-    const uint8_t *read_keys = keys + n * LIENI_KEY_SIZE;
-    const size_t fixed = (n + n_read) * LIENI_KEY_SIZE + method_len;
+    const size_t all_keys = (n + n_read) * LIENI_KEY_SIZE;
     if (n > LIEN_BUFS_MAX || n_read > LIEN_BUFS_MAX)
         return malformed(why, "CALL buffers is above 64");
     if (method_len == 0)
         return malformed(why, "CALL method is empty");
-    if (fixed > rest)
+    if (all_keys > rest || method_len > rest - all_keys)
         return malformed(why, "CALL keys and method are above what the frame's length holds");
     if (at[CALL_ZERO] != 0)
         return malformed(why, "CALL reserved byte is not 0");
     if (lieni_get32(at + CALL_DEADLINE) == 0 || lieni_get32(at + CALL_DEADLINE) == UINT32_MAX)
         return malformed(why, "CALL deadline is 0 or without end");
-    const uint8_t *method = read_keys + n_read * LIENI_KEY_SIZE;
+    const uint8_t *keys = at + LIENI_CALL_FIXED;
+    const uint8_t *read_keys = keys + n * LIENI_KEY_SIZE;
+    const uint8_t *method = keys + all_keys;
     if (memchr(method, 0, method_len) != NULL)
         return malformed(why, "CALL method has a NUL");
     int rc = check_call(at, limits, !limits->side, why);
@@ -126,7 +126,7 @@ static int decode_call(const uint8_t *bytes, size_t len, const struct lieni_wire
     frame->method = (const char *)method;
     frame->method_len = method_len;
     frame->head = method + method_len;
-    frame->head_len = rest - fixed;
+    frame->head_len = rest - all_keys - method_len;
     return 0;
 }
 
