@@ -92,6 +92,11 @@ void lieni_call_write_stop(struct lien_call *call, int status)
         lieni_read_stop(call->write->read, status);
 }
 
+bool lieni_call_write_runs(const struct lien_call *call)
+{
+    return call->write && call->write->read && call->write->read->space;
+}
+
 // Lends the call's space to a READ, or says why not. `go`: the read, to be started.
 static int plan(struct lieni_inwrite *w, struct lien_read **go)
 {

@@ -445,3 +445,25 @@ void lieni_pool_trim(lien_pool *pool, bool all)
         pool_drop_chunk(pool, chunk);
     }
 }
+
+// -- For observers ---------------------------------------------------------------------------------
+
+// Among the chunks of a list. NULL: in none.
+static const void *in_chunks(const struct lieni_node *head, const uint8_t *addr)
+{
+    for (struct lieni_node *n = head->next; n != head; n = n->next) {
+        const struct lieni_chunk *chunk = lieni_container(n, struct lieni_chunk, link);
+        if (addr >= chunk->app && addr < chunk->app + chunk->len)
+            return chunk->base + (addr - chunk->app);
+    }
+    return NULL;
+}
+
+const void *lieni_mem_provider_addr(const struct lieni_mem_root *root, const void *addr)
+{
+    const void *found = in_chunks(&root->kept, addr);
+    const struct lieni_node *head = &root->pools;
+    for (struct lieni_node *n = head->next; n != head && !found; n = n->next)
+        found = in_chunks(&lieni_container(n, lien_pool, link)->chunks, addr);
+    return found;
+}

@@ -123,6 +123,8 @@ bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root);
 // Whether the handle is one that was not freed (also not freed while lent). For checks of handles from outside.
 bool lieni_buf_alive(const lien_buf *buf);
 
+// For observers (lien-sim): where the provider has what the application sees at `addr`; NULL: in none of the root's pools. Under the state lock.
+const void *lieni_mem_provider_addr(const struct lieni_mem_root *root, const void *addr);
 // The bytes behind a buffer, for wire and provider use only: never refused, whatever the state. In a guarded pool this is another mapping than the application's.
 void *lieni_buf_addr(const lien_buf *buf);
 

@@ -242,9 +242,11 @@ static void note_calls(bool *met, struct lien_conn *conn)
         case LIENI_CALL_OVER:
             break;
         }
-        if (call->space && call->space->state == LIENI_TARGET_READING)
+        if (!call->space || !lieni_call_write_runs(call))
+            continue;
+        if (call->space->state == LIENI_TARGET_READING)
             met[CELL_CALL_READING] = true;
-        if (call->space && call->space->state == LIENI_TARGET_SEALED)
+        if (call->space->state == LIENI_TARGET_SEALED)
             met[CELL_CALL_SEALED] = true;
     }
 }
