@@ -59,7 +59,10 @@ static struct {
     lien_listener *listener;
     char address[96];
     lien_conn *ab, *ba;
-    lien_buf *buf, *body;
+    lien_buf *buf, *body, *source;
+    lien_buf *rest[256];
+    size_t n_rest;
+    lien_pool *pool_b;
     lien_mem *mem;
     lien_alloc *alloc;
     lien_space *space;
@@ -127,24 +130,23 @@ static void open_memory(void)
     opts.reserve = 0;
     CHECK(lien_pool_open(w.a, &opts, &w.pool) == 0);
     CHECK(lien_pool_alloc(w.pool, 4096, &w.buf) == 0);
-    lien_buf *target = NULL, *rest = NULL;
+    lien_buf *target = NULL;
     CHECK(lien_pool_alloc(w.pool, 4096, &target) == 0);
     CHECK(lien_space_open(w.a, &target, 1, &w.space) == 0);
     CHECK(lien_pool_alloc(w.pool, 4096, &w.body) == 0);
     CHECK(lien_mem_register(w.a, own, sizeof own, NULL, &w.mem) == 0);
-    while (lien_pool_alloc(w.pool, 4096, &rest) == 0) {
-    } // on purpose: what follows waits
+    while (lien_pool_alloc(w.pool, 4096, &w.rest[w.n_rest]) == 0)
+        w.n_rest++; // what follows waits
     CHECK(lien_pool_alloc_start(w.pool, 4096, unused_alloc, NULL, &w.alloc) == 0);
 }
 
 static void open_transfers(void)
 {
-    lien_buf *source = NULL, *bodies[1] = {w.body};
-    lien_pool *pool = NULL;
+    lien_buf *bodies[1] = {w.body};
     lien_call_opts call;
-    CHECK(lien_pool_open(w.b, NULL, &pool) == 0);
-    CHECK(lien_pool_alloc(pool, 4096, &source) == 0);
-    CHECK(lien_grant_open(w.ba, &source, 1, NULL, &w.token, &w.grant) == 0);
+    CHECK(lien_pool_open(w.b, NULL, &w.pool_b) == 0);
+    CHECK(lien_pool_alloc(w.pool_b, 4096, &w.source) == 0);
+    CHECK(lien_grant_open(w.ba, &w.source, 1, NULL, &w.token, &w.grant) == 0);
     CHECK(lien_read_start(w.ab, w.token.bytes, w.token.len, w.space, NULL, &w.read) == 0);
     CHECK(lien_space_wait(w.space, 10000) == 0);
     CHECK(lien_send(w.ab, "head", 4, bodies, 1, NULL) == 0);
@@ -392,7 +394,16 @@ static void parent_goes_on(void)
     CHECK(lien_grant_close(&w.grant) == 0);
     lien_space_free(&w.space);
     CHECK(lien_conn_close_wait(&w.ab, 10000) == 0);
+    CHECK(lien_conn_close_wait(&w.ba, 10000) == 0);
+    lien_listener_close(&w.listener);
     CHECK(lien_mem_unregister(&w.mem) == 0);
+    while (w.n_rest > 0)
+        lien_buf_free(&w.rest[--w.n_rest]);
+    lien_buf_free(&w.buf);
+    lien_buf_free(&w.body);
+    lien_buf_free(&w.source);
+    CHECK(lien_pool_close(&w.pool) == 0);
+    CHECK(lien_pool_close(&w.pool_b) == 0);
     CHECK(lien_ctx_close(&w.a) == 0);
     CHECK(lien_ctx_close(&w.b) == 0);
     CHECK(lien_ctx_close(&w.driven) == 0);
