@@ -153,7 +153,7 @@ static void run_pair(const struct list *src, const struct list *dst)
 
 // -- At the edges of 64 bits --
 
-typedef unsigned __int128 wide;
+__extension__ typedef unsigned __int128 wide;
 
 static int expect(const lien_op *ops, size_t n, uint64_t src, uint64_t dst)
 {
