@@ -186,7 +186,7 @@ static void end(struct lien_call *call, int status, lien_msg *reply)
     call->reply = reply;
     conn->ctx->messages_held += reply != NULL; // the application's
     lieni_timer_clear(&conn->ctx->timers, &call->timer);
-    lieni_call_assembly_drop(conn, &call->id);
+    lieni_call_assembly_stop(conn, call->id);
     end_borrow(call);
     if (call->on_done)
         post(call, &call->done_task);
@@ -783,6 +783,7 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
     full.on_released = NULL;
     struct lien_call *call = NULL;
     lieni_ctx_lock(ctx);
+    lieni_conn_ref(conn); // another thread may close it meanwhile
     rc = start_wait(conn, method, args, len, &full, &call);
     if (rc == 0) {
         call->waited = reply != NULL;
@@ -796,6 +797,7 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
             *reply = call->reply;
         lieni_call_unref(call);
     }
+    lieni_conn_unref(conn);
     lieni_ctx_unlock(ctx);
     return rc;
 }

@@ -151,7 +151,7 @@ void lieni_call_write_over(struct lien_call *call, int status);
 int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *frame);
 void lieni_call_writes_end(struct lien_conn *conn); // none is answered any more
 // Gives up a WRITE to this call that is not complete.
-void lieni_call_assembly_drop(struct lien_conn *conn, const uint64_t *call);
+void lieni_call_assembly_stop(struct lien_conn *conn, uint64_t call);
 void lieni_call_write_stop(struct lien_call *call, int status);
 // For observers: a READ into its space runs, and its space is what call->space says. In the middle of that READ's end the space may be gone already.
 bool lieni_call_write_runs(const struct lien_call *call);

@@ -17,6 +17,7 @@ struct lieni_inwrite {
     struct lieni_token_data *source; // with ops until the READ begins: answers that wait are small
     lien_op *ops;
     uint32_t n_ops;
+    bool stopped;           // its call ended before its last frame came
     struct lien_call *call; // while the READ runs; a reference
     struct lien_read *read; // a reference
     int status;
@@ -57,10 +58,22 @@ void lieni_call_written_pump(struct lien_conn *conn)
     }
 }
 
+static void assembly_drop(struct lien_conn *conn)
+{
+    struct lieni_inwrite *w = conn->calls.assembly;
+    if (!w)
+        return;
+    conn->calls.assembly = NULL;
+    if (w->source && lieni_conn_usable(conn) == 0)
+        lieni_import_release(conn, w->source->name);
+    forget_plan(w);
+    free(w);
+}
+
 void lieni_call_writes_end(struct lien_conn *conn)
 {
     struct lieni_node *n;
-    lieni_call_assembly_drop(conn, NULL);
+    assembly_drop(conn);
     while ((n = lieni_list_pop(&conn->calls.written)))
         free(lieni_container(n, struct lieni_inwrite, node));
 }
@@ -140,21 +153,21 @@ static void run(struct lieni_inwrite *w)
 
 // -- Frames --
 
-void lieni_call_assembly_drop(struct lien_conn *conn, const uint64_t *call)
+// The frames that are still on their way are no fault of the peer's, and it awaits an answer.
+void lieni_call_assembly_stop(struct lien_conn *conn, uint64_t call)
 {
     struct lieni_inwrite *w = conn->calls.assembly;
-    if (!w || (call && w->id != *call))
+    if (!w || w->id != call || w->stopped)
         return;
-    conn->calls.assembly = NULL;
+    w->stopped = true;
     if (lieni_conn_usable(conn) == 0)
         lieni_import_release(conn, w->source->name);
     forget_plan(w);
-    free(w);
 }
 
 static int begin(struct lien_conn *conn, const struct lieni_frame *frame)
 {
-    lieni_call_assembly_drop(conn, NULL);
+    assembly_drop(conn);
     struct lieni_inwrite *w = calloc(1, sizeof(*w));
     if (w)
         w->source = calloc(1, sizeof(*w->source));
@@ -191,6 +204,14 @@ int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *f
     if (!w || w->id != frame->call || w->write != frame->write ||
         frame->n_ops > LIEN_OPS_MAX - w->n_ops)
         return LIEN_EPROTO;
+    if (w->stopped) {
+        w->n_ops += frame->n_ops;
+        if (frame->last) {
+            conn->calls.assembly = NULL;
+            answer(w, LIEN_ECANCELED);
+        }
+        return 0;
+    }
     lien_op *ops = realloc(w->ops, (w->n_ops + frame->n_ops) * sizeof(*ops));
     if (!ops)
         return LIEN_ENOMEM;

@@ -59,6 +59,7 @@ struct lien_channel {
     uint32_t n_waiting, n_running;
     uint32_t n_calls; // not released
     uint64_t attempts, resent;
+    uint64_t calls; // started
     struct lieni_strand *strand;
     struct lieni_task closed_task;
     bool no_closed, closed_done, lost;
@@ -76,6 +77,7 @@ struct lien_channel_call {
     struct lien_channel *channel; // a reference
     enum lieni_ccall_state state;
     struct lieni_node node; // channel->waiting
+    uint64_t number;        // in the order of their starts
     char *method;
     uint8_t *args;
     size_t len;

@@ -151,13 +151,17 @@ static bool unbegun(const struct lien_call *inner)
                               inner->status == LIEN_ECLOSED);
 }
 
-// Back to the head of the queue: it is older than those behind.
+// Back to its place in the queue: the oldest first, also among those that come back.
 static void wait_again(struct lien_channel_call *call)
 {
     struct lien_channel *channel = call->channel;
     set_state(call, LIENI_CCALL_WAITING);
     call->space_held = call->opts.write != NULL;
-    lieni_list_append(channel->waiting.next, &call->node); // before the first
+    struct lieni_node *n = channel->waiting.next;
+    while (n != &channel->waiting &&
+           lieni_container(n, struct lien_channel_call, node)->number < call->number)
+        n = n->next;
+    lieni_list_append(n, &call->node); // before it
     lieni_timer_set(&channel->ctx->timers, &call->timer, call->deadline);
     channel->resent++;
     channel->ctx->stats.calls_resent++;
@@ -175,11 +179,15 @@ void lieni_ccall_ended(struct lien_channel_call *call, struct lien_call *inner)
     inner->reply = NULL;
     call->inner = NULL;
     if (call->again) {
-        if (reply)
+        if (reply) {
+            channel->ctx->messages_held--;
             lieni_message_free(reply);
+        }
         wait_again(call);
     } else {
-        done(call, never ? LIEN_EAGAIN : inner->status, reply);
+        // LIEN_EAGAIN is ours to say: a peer that replies with it ran the call.
+        int status = inner->status == LIEN_EAGAIN ? LIEN_EIO : inner->status;
+        done(call, never ? LIEN_EAGAIN : status, reply);
     }
     lieni_call_unref(inner); // ours
 }
@@ -200,7 +208,10 @@ static void freed_ones(struct lien_channel_call *call, bool *freed, bool set)
     const uint32_t counts[] = {call->n_read, call->n_body};
     for (unsigned g = 0; g < 2; g++) {
         for (uint32_t i = 0; i < counts[g]; i++, freed++)
-            *freed = lieni_buf_set_freed(groups[g][i], set ? *freed : false);
+            if (!set)
+                *freed = lieni_buf_set_freed(groups[g][i], false);
+            else if (*freed) // of two uses of one buffer only the first knew
+                (void)lieni_buf_set_freed(groups[g][i], true);
     }
 }
 
@@ -353,6 +364,7 @@ static int start(struct lien_channel *channel, const char *method, const void *a
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
     call->deadline = lieni_ctx_deadline(ctx, ms);
     lieni_timer_set(&ctx->timers, &call->timer, call->deadline);
+    call->number = ++channel->calls;
     lieni_list_append(&channel->waiting, &call->node);
     channel->n_waiting++; // it begins there
     channel->n_calls++;

@@ -46,6 +46,16 @@ void lieni_ctx_flush_log(lien_ctx *ctx)
         lieni_log_flush(ctx->log);
 }
 
+// Whoever gives the lock up outside progress context has progress woken in time for what he set.
+static void arm_timers(lien_ctx *ctx)
+{
+    if (lieni_progress_here(ctx))
+        return;
+    uint64_t next = lieni_timers_next(&ctx->timers);
+    if (next < ctx->armed)
+        lieni_progress_set_timer(ctx, next);
+}
+
 void lieni_ctx_unlock(lien_ctx *ctx)
 {
     if (ctx->dead) {
@@ -57,11 +67,7 @@ void lieni_ctx_unlock(lien_ctx *ctx)
             ctx_free(ctx);
         return;
     }
-    if (!lieni_progress_here(ctx)) {
-        uint64_t next = lieni_timers_next(&ctx->timers);
-        if (next < ctx->armed)
-            lieni_progress_set_timer(ctx, next);
-    }
+    arm_timers(ctx);
     bool owed = ctx->wake_owed;
     ctx->wake_owed = false;
     pthread_mutex_unlock(&ctx->lock);
@@ -123,6 +129,7 @@ uint64_t lieni_ctx_deadline(const lien_ctx *ctx, uint32_t ms)
 static int wait_threaded(lien_ctx *ctx, uint64_t deadline)
 {
     int rc = 0;
+    arm_timers(ctx);
     if (ctx->wake_owed) // the condition variable gives the lock up
         lieni_dispatch_wake(ctx->dispatch);
     ctx->wake_owed = false;

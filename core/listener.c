@@ -119,6 +119,16 @@ void lieni_listener_accepted(struct lien_listener *listener, struct lieni_stream
     lieni_conn_start_server(conn, stream);
 }
 
+// on_closed is the last callback: it waits for those of on_accept that run or are due.
+static void tell_closed(struct lien_listener *listener)
+{
+    if (!listener->closed || listener->closed_told || listener->accepts > 0)
+        return;
+    listener->closed_told = true;
+    listener->refs++;
+    lieni_strand_post(listener->strand, &listener->closed_task);
+}
+
 // The application's word on a new connection. Runs before any message of it, on its strand.
 static void run_accept(struct lieni_task *task)
 {
@@ -137,6 +147,8 @@ static void run_accept(struct lieni_task *task)
         lieni_requests_ready(conn);
     }
     lieni_conn_unref(conn);
+    listener->accepts--;
+    tell_closed(listener);
     lieni_listener_unref(listener);
     lieni_ctx_unlock(ctx);
 }
@@ -165,7 +177,9 @@ static void give(struct lien_conn *conn)
     lieni_conn_ref(conn);
     conn->listener = NULL;
     if (conn->calls.peer_goaway)
-        lieni_conn_tell_goaway(conn); // runs behind on_accept
+        lieni_conn_tell_goaway(conn);                                       // runs behind on_accept
+    if (conn->calls.goaway && conn->calls.drained && conn->opts.on_drained) // while nobody had it
+        lieni_conn_post(conn, &conn->drained_task);
 }
 
 void lieni_listener_opened(struct lien_listener *listener, struct lien_conn *conn)
@@ -176,6 +190,7 @@ void lieni_listener_opened(struct lien_listener *listener, struct lien_conn *con
         lieni_conn_close_locked(conn);
     } else {
         give(conn);
+        listener->accepts++;
         conn->accepted_by = listener; // the connection's reference to it passes to the task
         conn->open_task.run = run_accept;
         lieni_conn_post(conn, &conn->open_task);
@@ -354,8 +369,7 @@ void lieni_listener_close_locked(struct lien_listener *listener)
         lieni_conn_close_locked(conn);
         lieni_conn_unref(conn);
     }
-    listener->refs++;
-    lieni_strand_post(listener->strand, &listener->closed_task);
+    tell_closed(listener);
     lieni_listener_unref(listener); // the handle's
     lieni_ctx_changed(ctx);
 }

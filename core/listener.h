@@ -26,7 +26,8 @@ struct lien_listener {
     unsigned n_foreign; // given away, and not yet taken
     unsigned
         refs; // handle; each connection of it, twice until it is given to the application; tasks; waiters
-    bool closed;
+    unsigned accepts; // callbacks on_accept that are due or run
+    bool closed, closed_told;
 };
 
 // A stream was accepted on it.

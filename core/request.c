@@ -513,7 +513,7 @@ int lien_request_reply(lien_request **slot, int status, const void *data, size_t
 int lien_request_reply_body(lien_request **slot, int status, const void *data, size_t len,
                             lien_buf **bufs, size_t n)
 {
-    if (!slot || !*slot || (len > 0 && !data) || status > 0)
+    if (!slot || !*slot || (len > 0 && !data) || status > 0 || status == LIEN_EAGAIN)
         return LIEN_EINVAL;
     if (lieni_ctx_forked((*slot)->conn->ctx))
         return LIEN_EFORK;

@@ -181,6 +181,12 @@ void lieni_buf_free_locked(lien_buf *buf)
         return;
     }
     struct lieni_mem_root *root = buf->root;
+    if (root->orphan) { // a handler that outlives its ctx: the state lock does not guard it any more
+        lieni_mem_enter(root);
+        free_or_defer(buf);
+        lieni_mem_leave(root);
+        return;
+    }
     lieni_mem_assert_locked(root);
     free_or_defer(buf);
     lieni_mem_reap(root);

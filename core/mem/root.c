@@ -238,9 +238,10 @@ void lieni_mem_root_close(struct lieni_mem_root *root)
 
     // The gate was free while the state lock was held; now both, in order.
     pthread_mutex_lock(&root->gate);
-    pthread_mutex_lock(root->args.lock);
-    pthread_mutex_unlock(root->args.lock);
-    root->orphan = true;
+    pthread_mutex_t *lock = root->args.lock;
+    pthread_mutex_lock(lock);
+    root->orphan = true; // who holds either sees it
+    pthread_mutex_unlock(lock);
     memset(&root->args, 0, sizeof root->args);
     lieni_mem_leave(root);
 }

@@ -366,6 +366,26 @@ static void watchdog(struct peer *peer)
     world_close(&w);
 }
 
+// A deadline that is set by a thread which then sleeps: progress must wake for it, though all else that it waits for is hours away.
+static void channel_to_nobody(void)
+{
+    static const char *const waits[] = {"backoff_min_ms=3600000", "backoff_max_ms=3600000", NULL};
+    const char *const nobody[] = {"127.0.0.1:1"};
+    lien_ctx *ctx = ctx_open(waits);
+    lien_channel *channel;
+    lien_call_opts opts;
+    lien_msg *reply = NULL;
+    IS(lien_channel_open(ctx, nobody, 1, NULL, &channel), 0);
+    sleep_ms(200); // the attempt has failed by now
+    lien_call_opts_init(&opts);
+    opts.timeout_ms = 50;
+    for (int i = 0; i < 3; i++)
+        IS(lien_channel_call_wait(channel, "m", NULL, 0, &opts, &reply), LIEN_EAGAIN);
+    IS(lien_channel_close_wait(&channel, 20000), 0);
+    IS(lien_ctx_close(&ctx), 0);
+    puts("a call waits for a channel to nobody no longer than its deadline: ok");
+}
+
 int main(void)
 {
     struct peer peer;
@@ -377,6 +397,7 @@ int main(void)
     closed_under(true);
     ctx_closed_under(0);
     ctx_closed_under(LIEN_APP_DRIVEN);
+    channel_to_nobody();
     watchdog(&peer);
     peer_close(&peer);
     puts("ok");

@@ -116,7 +116,7 @@ LIEN_API int lien_request_write(lien_request *request, lien_buf *const *bufs, si
 LIEN_API int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t n,
                                      const lien_transfer_opts *opts);
 
-// Answers: `status` (0 or a LIEN_E... code) and `len` bytes, copied. Ends the request and stores NULL. Reads of it that still run are cancelled; the answer leaves when the caller has answered every
+// Answers: `status` (0 or a LIEN_E... code, but not LIEN_EAGAIN, which tells callers that nothing ran: LIEN_EINVAL) and `len` bytes, copied. Ends the request and stores NULL. Reads of it that still run are cancelled; the answer leaves when the caller has answered every
 // write of the request. When one of them times out while the answer waits for it, an answer with `status` 0 becomes LIEN_ETIMEDOUT, without bytes or body: so the caller's call ends. After a cancel the
 // answer is discarded, which is no error. LIEN_ESTATE: a write was given up, so `status` 0 would be a lie. LIEN_EMSGSIZE: above info.eager_max of lien_conn_info(). On error the request stays.
 LIEN_API int lien_request_reply(lien_request **request, int status, const void *data, size_t len);

@@ -3,6 +3,7 @@
 // Lien: zero-copy transport in which memory is released on evidence, never on time.
 //
 // Reading this header:
+//  - For C11 and later, and for C++.
 //  - Every function returns 0 or a negative LIEN_E... code (lien/errors.h) unless it says otherwise. Outputs are written only on success.
 //  - "Blocks": only functions whose name ends in _wait block. Every such twin answers LIEN_EDEADLK where it could never return: inside a
 //    LIEN_INLINE callback, and inside a callback run by lien_ctx_progress(); a twin that need not wait may answer there all the same.
