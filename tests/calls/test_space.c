@@ -662,3 +662,43 @@ Test(space, lost_connection)
     lien_buf_free(&readable);
     world_close(w);
 }
+
+// A WRITE of many operations comes in several frames. A call that ends between two of them costs itself, not the connection; and the handler hears what became of its write.
+Test(space, cancel_between_frames_of_a_write)
+{
+    static lien_op ops[LIEN_OPS_MAX];
+    for (unsigned i = 0; i < LIEN_OPS_MAX; i++)
+        ops[i] = (lien_op){.src = i * 4, .dst = i * 4, .len = 4};
+    for (unsigned k = 0; k < 120; k++) {
+        struct world *w = world_open(7, NULL, NULL, &service, NULL);
+        struct seen s = {0}, x = {0};
+        lien_space *space = space_of(w, CLIENT, buf_new(w, CLIENT, 4096, 2));
+        lien_buf *src = buf_new(w, SERVER, 4096, 1);
+        lien_call_opts opts = call_to(&s);
+        lien_transfer_opts to = transfer_to(&x);
+        lien_call *call;
+        opts.write = space;
+        lien_request *request = desk_call(w, &desk, &opts, &call);
+        to.ops = ops;
+        to.n_ops = LIEN_OPS_MAX;
+        cr_assert_eq(lien_request_write(request, &src, 1, &to), 0);
+        for (unsigned i = 0; i < k; i++) {
+            uint64_t at = lieni_sim_next_time(w->sim);
+            if (at == UINT64_MAX || !lieni_sim_step(w->sim, at))
+                break;
+            lien_ctx_progress(w->ctx[CLIENT]);
+            lien_ctx_progress(w->ctx[SERVER]);
+        }
+        cr_assert_eq(lien_call_cancel(call), 0);
+        run_ms(w, 500);
+        cr_assert(!w->lost[CLIENT] && !w->lost[SERVER], "cancel after %u steps", k);
+        cr_assert(x.done && x.released, "cancel after %u steps", k);
+        lien_request_drop(&request);
+        cr_assert_eq(lien_call_close(&call), 0);
+        run_ms(w, 100);
+        lien_space_free(&space);
+        lien_buf_free(&src);
+        run_ms(w, 100);
+        world_close(w);
+    }
+}
