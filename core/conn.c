@@ -420,8 +420,10 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
     struct lien_conn *conn = NULL;
     lieni_ctx_lock(ctx);
     rc = lieni_conn_open_locked(ctx, address, &full, true, &conn);
-    if (conn)
+    if (conn) {
+        conn->no_closed = true; // until the application has it
         lieni_conn_ref(conn); // another thread may close the ctx meanwhile, and the handle with it
+    }
     while (rc == 0 && !conn->was_open && conn->status == 0)
         rc = lieni_ctx_wait_locked(ctx, UINT64_MAX); // its own timer ends it
     if (conn && rc == 0 && !conn->was_open)
@@ -429,10 +431,10 @@ int lien_conn_open_wait(lien_ctx *ctx, const char *address, const lien_conn_opts
     if (conn && rc == 0 && !conn->has_handle)
         rc = LIEN_ECLOSED;
     if (conn && rc != 0) {
-        conn->no_closed = true;
         if (conn->has_handle)
             lieni_conn_close_handle(conn);
     } else if (conn) {
+        conn->no_closed = false;
         *out = conn;
     }
     if (conn)

@@ -34,16 +34,17 @@ void lieni_ctx_lock(lien_ctx *ctx)
 
 static void ctx_free(lien_ctx *ctx);
 
-void lieni_ctx_flush_log(lien_ctx *ctx)
+// Under the lock, since closing the ctx takes the strand away. True: log lines are to be said once the lock is given up.
+// The user's function may block, so the progress thread leaves it to another. A caller of ours hears why a call failed before the call returns.
+static bool log_is_due(lien_ctx *ctx)
 {
     if (!ctx->strand || !lieni_log_pending(ctx->log))
-        return;
-    // The user's function may block, so the progress thread leaves it to another. A caller of ours hears why a call failed before the call returns.
-    if (lieni_progress_thread(ctx) ||
-        lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
-        lieni_strand_post(ctx->strand, &ctx->log_task);
-    else
-        lieni_log_flush(ctx->log);
+        return false;
+    if (!lieni_progress_thread(ctx) &&
+        lieni_dispatch_where(ctx->dispatch, NULL) != LIENI_IN_PROGRESS)
+        return true;
+    lieni_ctx_post(ctx, ctx->strand, &ctx->log_task);
+    return false;
 }
 
 // Whoever gives the lock up outside progress context has progress woken in time for what he set.
@@ -68,12 +69,14 @@ void lieni_ctx_unlock(lien_ctx *ctx)
         return;
     }
     arm_timers(ctx);
+    bool log = log_is_due(ctx);
     bool owed = ctx->wake_owed;
     ctx->wake_owed = false;
     pthread_mutex_unlock(&ctx->lock);
     if (owed)
         lieni_dispatch_wake(ctx->dispatch);
-    lieni_ctx_flush_log(ctx);
+    if (log)
+        lieni_log_flush(ctx->log);
 }
 
 void lieni_ctx_post(lien_ctx *ctx, struct lieni_strand *strand, struct lieni_task *task)
@@ -457,9 +460,13 @@ static void close_parts(lien_ctx *ctx)
     if (ctx->net)
         ctx->platform.net->close(ctx->net);
     ctx->net = NULL;
-    if (ctx->strand)
-        lieni_strand_close(ctx->strand);
-    ctx->strand = NULL;
+    if (ctx->strand) {
+        pthread_mutex_lock(&ctx->lock); // the last callbacks may still give it up
+        struct lieni_strand *strand = ctx->strand;
+        ctx->strand = NULL;
+        pthread_mutex_unlock(&ctx->lock);
+        lieni_strand_close(strand);
+    }
     if (ctx->mem) {
         lieni_ctx_lock(ctx);
         if (ctx->receive_pool)

@@ -111,8 +111,6 @@ static inline bool lieni_ctx_forked(const lien_ctx *ctx)
 // process with a word: going on would work on the parent's descriptors.
 void lieni_ctx_lock(lien_ctx *ctx);
 void lieni_ctx_unlock(lien_ctx *ctx);
-// Hands pending log lines on: here, or by a dispatch thread if this is the progress thread. No lock held.
-void lieni_ctx_flush_log(lien_ctx *ctx);
 uint64_t lieni_ctx_now(const lien_ctx *ctx);
 // Something that a _wait function may wait for changed. Under the lock.
 void lieni_ctx_changed(lien_ctx *ctx);

