@@ -47,6 +47,7 @@ static void silence(unsigned left, uint64_t after, bool grant, uint64_t limit)
         lien_grant_opts_init(&opts);
         lien_token token;
         cr_assert_eq(lien_grant_open(w->conn[left], &buf, 1, &opts, &token, &held), 0);
+        lien_buf_free(&buf); // when it is released
     }
     uint64_t begin = lieni_sim_now(w->sim);
     cr_assert(run_until(w, &w->lost[left], 10 * DEAD));
