@@ -62,7 +62,7 @@ static void statuses(struct cf_side *side)
     answered(side, "cf/desk", 0, "");
     answered(side, "cf/desk", 0, "yes");
     answered(side, "cf/desk", LIEN_EIO, "no");
-    answered(side, "cf/desk", LIEN_EAGAIN, "");
+    answered(side, "cf/desk", LIEN_EBUSY, "");
     answered(side, "cf/desk", -100000, "a code of its own");
     answered(side, "cf/des", LIEN_ENOTFOUND, "");
     answered(side, "cf/desks", LIEN_ENOTFOUND, "");
