@@ -678,7 +678,7 @@ int lieni_call_begin(struct lien_conn *conn, const char *method, const void *arg
 
 // -- Public --
 
-static int call_opts(const lien_call_opts *in, lien_call_opts *out)
+int lieni_call_opts(const lien_call_opts *in, lien_call_opts *out)
 {
     lien_call_opts_init(out);
     return in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
@@ -692,7 +692,7 @@ int lien_call_start(lien_conn *conn, const char *method, const void *args, size_
         return LIEN_EINVAL;
     if (lieni_ctx_forked(conn->ctx))
         return LIEN_EFORK;
-    int rc = call_opts(opts, &full);
+    int rc = lieni_call_opts(opts, &full);
     if (rc != 0)
         return rc;
     struct lien_call *call;
@@ -773,7 +773,7 @@ int lien_call_wait(lien_conn *conn, const char *method, const void *args, size_t
         return LIEN_EINVAL;
     if (lieni_ctx_forked(conn->ctx))
         return LIEN_EFORK;
-    int rc = call_opts(opts, &full);
+    int rc = lieni_call_opts(opts, &full);
     lien_ctx *ctx = conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         rc = LIEN_EDEADLK;

@@ -374,12 +374,6 @@ static int start(struct lien_channel *channel, const char *method, const void *a
 
 // -- Public --
 
-static int call_opts(const lien_call_opts *in, lien_call_opts *out)
-{
-    lien_call_opts_init(out);
-    return in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
-}
-
 int lien_channel_call_start(lien_channel *channel, const char *method, const void *args, size_t len,
                             const lien_call_opts *opts, lien_channel_call **out)
 {
@@ -388,7 +382,7 @@ int lien_channel_call_start(lien_channel *channel, const char *method, const voi
         return LIEN_EINVAL;
     if (lieni_ctx_forked(channel->ctx))
         return LIEN_EFORK;
-    int rc = call_opts(opts, &full);
+    int rc = lieni_call_opts(opts, &full);
     if (rc != 0)
         return rc;
     struct lien_channel_call *call;
@@ -467,7 +461,7 @@ int lien_channel_call_wait(lien_channel *channel, const char *method, const void
         return LIEN_EINVAL;
     if (lieni_ctx_forked(channel->ctx))
         return LIEN_EFORK;
-    int rc = call_opts(opts, &full);
+    int rc = lieni_call_opts(opts, &full);
     lien_ctx *ctx = channel->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         rc = LIEN_EDEADLK;
