@@ -484,6 +484,11 @@ int lien_conn_close_wait(lien_conn **slot, uint32_t timeout_ms)
     return rc;
 }
 
+lien_ctx *lien_conn_ctx(const lien_conn *conn)
+{
+    return conn && !lieni_ctx_forked(conn->ctx) ? conn->ctx : NULL;
+}
+
 int lien_conn_info_get(lien_conn *conn, lien_conn_info *info)
 {
     if (!conn || !info || info->size < sizeof(info->size))

@@ -108,7 +108,9 @@ static void grant_open(void)
     GRANTS(LIEN_EINVAL, w.ab, bufs, LIEN_BUFS_MAX + 1, &opts);
     GRANTS(LIEN_EINVAL, w.ab, bufs, SIZE_MAX, &opts);
     BAD_SIZES(lien_grant_opts, lien_grant_opts_init, o, GRANTS(refusal, w.ab, bufs, 1, o));
-    for (unsigned bit = 1; bit < 32; bit++) {
+    for (unsigned bit = 0; bit < 32; bit++) {
+        if (1u << bit == LIEN_REVOCABLE)
+            continue;
         opts.flags = 1u << bit;
         GRANTS(LIEN_EINVAL, w.ab, bufs, 1, &opts);
     }

@@ -27,9 +27,9 @@ extern "C" {
 
 // Flag of a method: its handler has no effect but writes into its call and its reply, so these are the check of what it read. Its reads are done when the bytes are there, unverified, and
 // nobody is asked unless lien_request_verify() does.
-#define LIEN_PURE (1u << 1)
+#define LIEN_PURE (1u << 3)
 // Flag of a read: done when the bytes are there, unverified; the caller is being asked by then, and lien_request_verify() tells the verdict.
-#define LIEN_UNVERIFIED (1u << 0)
+#define LIEN_UNVERIFIED (1u << 4)
 
 typedef struct lien_call lien_call;       // a call of ours, running or ended
 typedef struct lien_request lien_request; // a call of the peer's, until it is answered or dropped

@@ -302,6 +302,8 @@ LIEN_API void lien_space_free(lien_space **space);
 
 // -- Connections -------------------------------------------------------------------------------------------------------------------
 
+// Flags of connections, methods, grants and reads: no two share a bit, and one where it does not belong is LIEN_EINVAL.
+//
 // Callbacks of this connection may run on the progress thread, and promise not to block.
 #define LIEN_INLINE (1u << 0)
 
@@ -380,6 +382,9 @@ typedef struct lien_conn_info {
 
 // Fills the first info->size bytes of *info.
 LIEN_API int lien_conn_info_get(lien_conn *conn, lien_conn_info *info);
+
+// The ctx that `conn` belongs to, for handlers and callbacks that get a connection and want a pool or a space. NULL for NULL, and in a forked child. Never blocks. Since 0.1.
+LIEN_API lien_ctx *lien_conn_ctx(const lien_conn *conn);
 
 // Writes the trace of the connection, its last events (option `trace` says how many), to the descriptor `fd`: bytes for lien-trace(1) to read. Also after the connection ended, until
 // lien_conn_close(). The events are those of one moment; the writing is done without a lock, and takes as long as write(2) on `fd` does. Frames are in it without users' bytes and keys, unless
@@ -477,7 +482,7 @@ LIEN_API void lien_msg_free(lien_msg **msg);
 // -- Grants and reads --------------------------------------------------------------------------------------------------------------
 
 // The peer may be refused at once: a region of its own, deregistered by lien_grant_revoke(). A READ that comes later costs the connection.
-#define LIEN_REVOCABLE (1u << 0)
+#define LIEN_REVOCABLE (1u << 2)
 
 typedef struct lien_grant_opts {
     size_t size;
