@@ -234,8 +234,8 @@ static inline const char *check_handshake_input(bool server, const struct lieni_
 {
     static const uint8_t seed[LIENI_SESSION] = {7, 7, 7};
     static struct lieni_handshake whole, parts;
-    if (lieni_hs_start(&whole, server, local, seed) != 0 ||
-        lieni_hs_start(&parts, server, local, seed) != 0)
+    if (lieni_hs_start(&whole, server, local, seed, NULL) != 0 ||
+        lieni_hs_start(&parts, server, local, seed, NULL) != 0)
         return "does not start";
     const size_t used = len == 0 ? 0 : lieni_hs_input(&whole, bytes, len);
     size_t at = 0, took = 1;
