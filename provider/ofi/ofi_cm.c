@@ -251,6 +251,9 @@ static void reject(struct lieni_ep *ep, struct fi_info *stranger)
                   ep->cm.peer, name);
     fi_reject(ep->cm.pep, stranger->handle, NULL, 0);
     fi_freeinfo(stranger);
+    pthread_mutex_lock(&ep->prov->lock);
+    lieni_ofi_wake(ep->prov); // progress writes the log; nothing else may happen for long
+    pthread_mutex_unlock(&ep->prov->lock);
 }
 
 // Waits for the request of the right peer; rejects others.
