@@ -792,7 +792,7 @@ Test(handshake, random_mutations)
         memset(bytes, 0, sizeof bytes);
         memcpy(bytes, stream[side], len);
         mutate(&random, bytes, &len, len + 8);
-        const char *fault = check_handshake_input(side == 1, &local[side], bytes, len,
+        const char *fault = check_handshake_input(side == 1, &local[side], NULL, bytes, len,
                                                   1 + next_random(&random) % 64,
                                                   next_random(&random) % 2 == 0);
         cr_assert_null(fault, "round %u: %s", round, fault);
