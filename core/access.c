@@ -72,6 +72,8 @@ static bool add(struct lieni_keyring *ring, const void *bytes, size_t len)
 static int add_given(struct lieni_keyring *ring, const struct source *from, const lien_psk *keys,
                      size_t n)
 {
+    if (!keys)
+        return refuse(from, "is NULL, n_psks is %zu", n);
     if (n > LIENI_KEYS_MAX)
         return refuse(from, "%zu keys, at most %u are taken", n, LIENI_KEYS_MAX);
     for (size_t i = 0; i < n; i++) {
