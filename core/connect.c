@@ -50,7 +50,7 @@ static int start_handshake(struct lien_conn *conn, bool server)
     conn->hs = calloc(1, sizeof(*conn->hs));
     if (!conn->hs)
         return LIEN_ENOMEM;
-    return lieni_hs_start(conn->hs, server, &offer, seed);
+    return lieni_hs_start(conn->hs, server, &offer, seed, ctx->keys);
 }
 
 // Sends what the handshake has to say; the rest when the stream is writable.

@@ -351,6 +351,9 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
     if (rc != 0)
         return rc;
     lieni_log_set_level(ctx->log, ctx->options.log_level);
+    rc = lieni_keyring_open(opts->psks, opts->n_psks, ctx->options.psk_file, ctx->log, &ctx->keys);
+    if (rc != 0)
+        return rc;
     ctx->platform.env.random(ctx->platform.env.self, ctx->instance, sizeof(ctx->instance));
     rc = lieni_timer_init(&ctx->timers, &ctx->beat, lieni_liveness_beat);
     if (rc == 0)
@@ -479,6 +482,8 @@ static void close_parts(lien_ctx *ctx)
     if (ctx->dispatch)
         lieni_dispatch_close(ctx->dispatch);
     lieni_progress_close(ctx);
+    lieni_keyring_close(ctx->keys);
+    ctx->keys = NULL;
     if (ctx->log)
         lieni_log_close(ctx->log);
 }

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/access.h"
 #include "core/dispatch.h"
 #include "core/list.h"
 #include "core/log.h"
@@ -54,6 +55,7 @@ struct lien_ctx {
 
     struct lieni_platform platform;
     struct lieni_options options;
+    struct lieni_keyring *keys; // pre-shared, or NULL
     struct lieni_log *log;
     struct lieni_dispatch *dispatch;
     struct lieni_strand *strand; // for log lines made in progress context

@@ -85,7 +85,10 @@
     X(fabric_ports, TEXT, "", 0, 15, "lo-hi", "Ports that fabric listeners may use; unset: any")   \
     X(advertise, TEXT, "", 0, 95, "host",                                                          \
       "Address told to peers for the fabric connection; unset: that of the accepted bootstrap "    \
-      "socket")
+      "socket")                                                                                    \
+    X(psk_file, TEXT, "", 0, 255, "file",                                                          \
+      "Pre-shared keys, one a line in hexadecimal: the first is proved to peers, each is taken "   \
+      "from them; no file that others can read or write; unset: peers are not authenticated")
 
 struct lieni_options {
 #define LIENI_FIELD_UINT(key)                             uint64_t key;

@@ -7,12 +7,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "provider/bootstrap.h"
 #include "provider/ofi/ofi.h"
 
 // Bytes of private data that any provider may hand us.
@@ -45,13 +47,11 @@ static bool canceled(struct lieni_ep *ep)
     return atomic_load_explicit(&ep->cm.cancel, memory_order_acquire);
 }
 
-// Whether both are the same, in time that does not depend on where they differ.
-static bool same(const uint8_t *a, const uint8_t *b, size_t len)
+// Whether the private data is what the bootstrap says. In constant time.
+static bool expected(const struct lieni_ep *ep, const struct cm_event *event, int64_t len)
 {
-    volatile uint8_t difference = 0;
-    for (size_t i = 0; i < len; i++)
-        difference = (uint8_t)(difference | (a[i] ^ b[i]));
-    return difference == 0;
+    return len >= LIENI_CM_DATA &&
+           sodium_memcmp(event_data(event), ep->cm.expect_data, LIENI_CM_DATA) == 0;
 }
 
 static int failed(struct lieni_ep *ep, const char *what, ssize_t rc)
@@ -174,8 +174,7 @@ static int await_connected(struct lieni_ep *ep)
                       kind);
         return LIEN_EIO;
     }
-    if (!ep->cm.server &&
-        (len < LIENI_CM_DATA || !same(event_data(&event), ep->cm.expect_data, LIENI_CM_DATA))) {
+    if (!ep->cm.server && !expected(ep, &event, len)) {
         lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
                       "%s: the peer that accepted is not the one of the bootstrap", ep->cm.peer);
         return LIEN_EPROTO;
@@ -238,6 +237,25 @@ static int dial(struct lieni_ep *ep)
     return code;
 }
 
+static void reject(struct lieni_ep *ep, struct fi_info *stranger)
+{
+    struct sockaddr_storage addr = {0};
+    char name[96] = "an unknown address";
+    if (stranger->dest_addr && stranger->dest_addrlen <= sizeof addr) {
+        memcpy(&addr, stranger->dest_addr, stranger->dest_addrlen);
+        (void)lieni_address_name(&addr, name, sizeof name);
+    }
+    lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
+                  "%s: rejected a connection from %s: its private data is not that of the "
+                  "bootstrap",
+                  ep->cm.peer, name);
+    fi_reject(ep->cm.pep, stranger->handle, NULL, 0);
+    fi_freeinfo(stranger);
+    pthread_mutex_lock(&ep->prov->lock);
+    lieni_ofi_wake(ep->prov); // progress writes the log; nothing else may happen for long
+    pthread_mutex_unlock(&ep->prov->lock);
+}
+
 // Waits for the request of the right peer; rejects others.
 static int await_request(struct lieni_ep *ep, struct fi_info **request)
 {
@@ -252,16 +270,11 @@ static int await_request(struct lieni_ep *ep, struct fi_info **request)
             return failed(ep, "waiting for a connection", error);
         if (kind != FI_CONNREQ)
             continue;
-        if (len >= LIENI_CM_DATA && same(event_data(&event), ep->cm.expect_data, LIENI_CM_DATA)) {
+        if (expected(ep, &event, len)) {
             *request = event_info(&event);
             return 0;
         }
-        lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
-                      "%s: rejected a connection that is not the one of the bootstrap",
-                      ep->cm.peer);
-        struct fi_info *stranger = event_info(&event);
-        fi_reject(ep->cm.pep, stranger->handle, NULL, 0);
-        fi_freeinfo(stranger);
+        reject(ep, event_info(&event));
     }
 }
 

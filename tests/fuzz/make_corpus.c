@@ -168,14 +168,14 @@ static void offers_and_handshakes(void)
                                       .message_max = 1 << 20,
                                       .grants_max = 4096,
                                       .dead_ms = 5000};
-    must(lieni_hs_start(&client, false, &offer, NULL));
-    must(lieni_hs_start(&server, true, &offer, seed));
+    must(lieni_hs_start(&client, false, &offer, NULL, NULL));
+    must(lieni_hs_start(&server, true, &offer, seed, NULL));
     write_seed("offer", "two", client.local_bytes, client.local_len);
     write_prefixed("handshake", "to-server", 1, client.out, client.out_len);
     (void)lieni_hs_input(&server, client.out, client.out_len);
     must(lieni_hs_place(&server, "127.0.0.1", 4711));
     write_prefixed("handshake", "to-client", 0, server.out, server.out_len);
-    must(lieni_hs_start(&server, true, &offer, seed));
+    must(lieni_hs_start(&server, true, &offer, seed, NULL));
     lieni_hs_refuse(&server, LIEN_ELIMIT, "option half_open_max");
     write_prefixed("handshake", "refusal", 2, server.out, server.out_len);
     write_prefixed("handshake", "http2", 1, "PRI * HTTP/2.0\r\n\r\n", 18);

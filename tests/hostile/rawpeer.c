@@ -200,7 +200,7 @@ void rawpeer_connect(struct rawworld *world, struct rawpeer *peer, const char *a
     peer->world = world;
     peer->local = offer ? *offer : rawpeer_offer();
     peer->socket = dial(address);
-    NEED(lieni_hs_start(&hs, false, &peer->local, NULL) == 0);
+    NEED(lieni_hs_start(&hs, false, &peer->local, NULL, NULL) == 0);
     shake_hands(peer->socket, &hs);
     peer->peer = hs.peer;
     peer->conn_id = hs.conn_id;

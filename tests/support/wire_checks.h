@@ -229,13 +229,14 @@ static inline const char *check_handshake(const struct lieni_handshake *hs)
 
 // The same bytes, whole and in pieces (`piece`: 1 ..), must lead to the same end.
 static inline const char *check_handshake_input(bool server, const struct lieni_offer *local,
+                                                const struct lieni_keyring *keys,
                                                 const uint8_t *bytes, size_t len, size_t piece,
                                                 bool end)
 {
     static const uint8_t seed[LIENI_SESSION] = {7, 7, 7};
     static struct lieni_handshake whole, parts;
-    if (lieni_hs_start(&whole, server, local, seed) != 0 ||
-        lieni_hs_start(&parts, server, local, seed) != 0)
+    if (lieni_hs_start(&whole, server, local, seed, keys) != 0 ||
+        lieni_hs_start(&parts, server, local, seed, keys) != 0)
         return "does not start";
     const size_t used = len == 0 ? 0 : lieni_hs_input(&whole, bytes, len);
     size_t at = 0, took = 1;

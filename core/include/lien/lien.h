@@ -111,6 +111,12 @@ typedef void lien_log_fn(const lien_log_line *line, void *arg);
 // Leave the soft limit of descriptors alone (it is raised to the hard one otherwise: a connection takes several).
 #define LIEN_KEEP_NOFILE (1u << 1)
 
+// A pre-shared key: 16 to 64 random bytes.
+typedef struct lien_psk {
+    const void *bytes;
+    size_t len;
+} lien_psk;
+
 typedef struct lien_ctx_opts {
     size_t size;
     unsigned flags; // LIEN_APP_DRIVEN, LIEN_KEEP_NOFILE
@@ -119,6 +125,10 @@ typedef struct lien_ctx_opts {
                   // given here wins over the environment (LIEN_KEY), which wins over the default
     lien_log_fn *log; // NULL: lines at or above option log_level go to stderr
     void *log_arg;
+    // Pre-shared keys, at most 16; none, and no option psk_file: peers are not authenticated. Connections that this ctx opens prove the first, those that it accepts may have proved any; a peer
+    // without one of them, and a peer without keys, is refused with LIEN_EAUTH. Used up before lien_ctx_open() returns: wipe them then. They win over option psk_file. Since 0.1.
+    const lien_psk *psks;
+    size_t n_psks;
 } lien_ctx_opts;
 
 static inline void lien_ctx_opts_init(lien_ctx_opts *opts)
@@ -127,7 +137,7 @@ static inline void lien_ctx_opts_init(lien_ctx_opts *opts)
 }
 
 // Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, a value out of range, or option `provider` against FI_PROVIDER; the log names the nearest
-// known key, or the limit.
+// known key, or the limit. A pre-shared key too short or too long, or a psk_file that cannot be read, that others can read or that has no key, likewise.
 // LIEN_ENOPROVIDER: the provider asked for by option `provider` or FI_PROVIDER cannot be used; the log lists each candidate and why.
 LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
 
