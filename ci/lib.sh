@@ -101,7 +101,7 @@ run_ctest() {
     rm -f "$dir/junit.xml"
     (
         sanitizer_env "$dir/sanitizer"
-        ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$jobs" --repeat until-pass:2 \
+        ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$jobs" --repeat "${repeat:-until-pass:2}" \
             --output-junit "$dir/junit.xml" "$@"
     ) || rc=1
     if [ ! -s "$dir/junit.xml" ]; then

@@ -10,6 +10,7 @@
 #include "core/handshake.h"
 #include "core/wire.h"
 #include "tests/trace/reader.h"
+#include "tools/lien-blob/proto.h"
 
 static const char *root;
 
@@ -187,6 +188,21 @@ static void traces(void)
     write_seed("trace", "sample", bytes, reader_sample(bytes, sizeof bytes));
 }
 
+static void blob(void)
+{
+    uint8_t bytes[BLOB_MESSAGE_MAX];
+    const struct blob_ask ask = {.transfer = 3, .offset = 4096, .size = 10, .name = "name"};
+    write_prefixed("blob", "ask", 0, bytes, proto_encode_ask(&ask, bytes));
+    const struct blob_answer answer = {
+        .status = BLOB_OK, .flags = BLOB_HAS_OBJECT, .size = 10, .mtime = 1};
+    write_prefixed("blob", "answer", 1, bytes, proto_encode_answer(&answer, bytes));
+    const struct blob_entry entry = {
+        .name = "name", .size = 10, .mtime = 1, .flags = BLOB_HAS_OBJECT};
+    size_t len = proto_entry_encode(&entry, bytes, sizeof bytes);
+    len += proto_entry_encode(&entry, bytes + len, sizeof bytes - len);
+    write_prefixed("blob", "entries", 2, bytes, len);
+}
+
 // Programs of fuzz_conn.c, which says what the bytes are: a frame is 0, kind - 1, how it is changed (0), and its fields.
 #define CALL_TO_US      0, 6, 0, 0, 4, 16, 40, 40, 9, 0 // read space of 4096, write space of 4000
 #define CALL_PURE_TO_US 0, 6, 0, 0, 4, 20, 40, 40, 9, 0
@@ -249,5 +265,6 @@ int main(int argc, char **argv)
     offers_and_handshakes();
     traces();
     programs();
+    blob();
     return 0;
 }
