@@ -277,7 +277,7 @@ static void use_token(struct run *r, struct input *in)
     uint8_t how = take(in);
     memset(&data, 0, sizeof data);
     data.kind = how & 1 ? LIENI_TOKEN_BORROWED : LIENI_TOKEN_HELD;
-    data.conn = r->peer.hs.conn_id + (how >> 5 == 7);
+    data.conn = (r->peer.hs.conn_id & ~UINT64_C(1)) + (how >> 5 == 7); // the owner connected
     data.name = own_name(&r->peer, take(in));
     data.total = own_keys(&r->peer, take(in) | 1, data.keys, &data.n_keys);
     lieni_token_encode(&data, &token);
