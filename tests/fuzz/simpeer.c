@@ -57,7 +57,7 @@ void simpeer_open(struct simpeer *peer, struct lieni_sim_world *sim, unsigned no
                                       .message_max = 1 << 16,
                                       .grants_max = 16,
                                       .dead_ms = 5000};
-    MUST(lieni_hs_start(&peer->hs, false, &offer, NULL) == 0);
+    MUST(lieni_hs_start(&peer->hs, false, &offer, NULL, NULL) == 0);
     MUST(peer->platform->net->open(&peer->platform->env, &report, peer->platform->net_world,
                                    &peer->net) == 0);
     MUST(peer->platform->net->connect(peer->net, address, peer, &peer->stream) == 0);
