@@ -253,7 +253,7 @@ struct program {
     bool poor;          // memory runs out at times
     bool tight;         // small limits of quarantine and lending
     bool jumped;        // a clock did
-    bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO
+    bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPEERLOST
     bool stopping;      // no new operations, also in callbacks
     bool failed;
     char failure[640];
