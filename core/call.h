@@ -150,9 +150,9 @@ void lieni_call_unref(struct lien_call *call);
 void lieni_call_write_over(struct lien_call *call, int status);
 int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *frame);
 void lieni_call_writes_end(struct lien_conn *conn); // none is answered any more
-// Gives up a WRITE to this call that is not complete.
 // The caller's options (NULL: none) on top of the defaults. LIEN_EINVAL, LIEN_ENOTSUP: a size or field that this library does not know.
 int lieni_call_opts(const lien_call_opts *in, lien_call_opts *out);
+// Gives up a WRITE to this call that is not complete.
 void lieni_call_assembly_stop(struct lien_conn *conn, uint64_t call);
 void lieni_call_write_stop(struct lien_call *call, int status);
 // For observers: a READ into its space runs, and its space is what call->space says. In the middle of that READ's end the space may be gone already.

@@ -248,20 +248,10 @@ static uint8_t nonce_fill; // each handshake has other nonces and another sessio
 
 static struct lieni_offer offer_of(uint8_t fill)
 {
-    struct lieni_offer offer = {
-        .version_min = 1,
-        .version_max = 1,
-        .n_providers = 2,
-        .providers = {"verbs", "tcp"},
-        .frame_max = 8192,
-        .message_credits = 32,
-        .control_credits = 33,
-        .message_max = UINT64_C(1) << 32,
-        .grants_max = 4096,
-        .read_depth = 16,
-        .dead_ms = 5000,
-    };
-    memset(offer.nonce, fill, sizeof offer.nonce);
+    struct lieni_offer offer = wire_offer(fill);
+    offer.n_providers = 2;
+    strcpy(offer.providers[0], "verbs");
+    strcpy(offer.providers[1], "tcp");
     return offer;
 }
 

@@ -17,18 +17,7 @@ static const uint8_t seed[LIENI_SESSION] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 
 // A comma-separated list of providers; `fill` fills the nonce.
 static struct lieni_offer offer_of(const char *providers, uint8_t fill)
 {
-    struct lieni_offer offer = {
-        .version_min = 1,
-        .version_max = 1,
-        .frame_max = 8192,
-        .message_credits = 32,
-        .control_credits = 33,
-        .message_max = UINT64_C(1) << 32,
-        .grants_max = 4096,
-        .read_depth = 16,
-        .dead_ms = 5000,
-    };
-    memset(offer.nonce, fill, sizeof offer.nonce);
+    struct lieni_offer offer = wire_offer(fill);
     while (*providers != 0) {
         const size_t len = strcspn(providers, ",");
         memcpy(offer.providers[offer.n_providers++], providers, len);

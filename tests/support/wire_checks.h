@@ -21,6 +21,24 @@ static inline uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+// A good offer without providers, for a test to add its own to; `fill` fills the nonce.
+static inline struct lieni_offer wire_offer(uint8_t fill)
+{
+    struct lieni_offer offer = {
+        .version_min = 1,
+        .version_max = 1,
+        .frame_max = 8192,
+        .message_credits = 32,
+        .control_credits = 33,
+        .message_max = UINT64_C(1) << 32,
+        .grants_max = 4096,
+        .read_depth = 16,
+        .dead_ms = 5000,
+    };
+    memset(offer.nonce, fill, sizeof offer.nonce);
+    return offer;
+}
+
 // Changes a few bytes, and sometimes the length (0 .. size).
 static inline void mutate(uint64_t *random, uint8_t *bytes, size_t *len, size_t size)
 {
