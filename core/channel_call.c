@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
 #include "core/message.h"
 #include "core/target.h"
 #include "core/verify.h"
@@ -49,6 +50,7 @@ void lieni_ccall_unref(struct lien_channel_call *call)
     struct lien_channel *channel = call->channel;
     free(call->method);
     free(call->args);
+    free(call->sums);
     free(call);
     lieni_channel_unref(channel);
 }
@@ -230,7 +232,8 @@ static int start_inner(struct lien_channel_call *call, struct lien_conn *conn)
     opts.on_done = NULL;
     opts.on_released = NULL;
     freed_ones(call, freed, false);
-    int rc = lieni_call_begin(conn, call->method, call->args, call->len, &opts, call, &call->inner);
+    int rc = lieni_call_begin(conn, call->method, call->args, call->len, call->sums, &opts, call,
+                              &call->inner);
     freed_ones(call, freed, true);
     if (rc != 0)
         return rc;
@@ -343,8 +346,31 @@ static struct lien_channel_call *call_new(struct lien_channel *channel, const ch
     return call;
 }
 
+// Hashes once for as often as it is sent. *sums: to be freed, or NULL.
+static int make_sums(struct lien_channel *channel, const lien_call_opts *opts,
+                     struct lieni_sums **sums)
+{
+    *sums = NULL;
+    if (!lieni_sums_wanted(channel->ctx, opts->flags) || opts->n_read > LIEN_BUFS_MAX ||
+        opts->n_body > LIEN_BUFS_MAX)
+        return 0; // the latter is refused by whoever begins
+    struct lieni_sums *made = calloc(2, sizeof(*made));
+    if (!made)
+        return LIEN_ENOMEM;
+    channel->refs++; // another thread may close it meanwhile
+    int rc = lieni_call_sums(channel->ctx, opts, made);
+    lieni_channel_unref(channel);
+    if (rc == 0)
+        *sums = made;
+    else
+        free(made);
+    return rc;
+}
+
+// *sums moves if it succeeds.
 static int start(struct lien_channel *channel, const char *method, const void *args, size_t len,
-                 const lien_call_opts *opts, struct lien_channel_call **out)
+                 const lien_call_opts *opts, struct lieni_sums **sums,
+                 struct lien_channel_call **out)
 {
     lien_ctx *ctx = channel->ctx;
     int rc = check(channel, method, len, opts);
@@ -359,6 +385,8 @@ static int start(struct lien_channel *channel, const char *method, const void *a
         lieni_ccall_unref(call);
         return rc;
     }
+    call->sums = *sums;
+    *sums = NULL;
     call->opts = *opts;
     call->wants_reply = opts->on_done != NULL;
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
@@ -388,7 +416,11 @@ int lien_channel_call_start(lien_channel *channel, const char *method, const voi
     struct lien_channel_call *call;
     lien_ctx *ctx = channel->ctx;
     lieni_ctx_lock(ctx);
-    rc = start(channel, method, args, len, &full, &call);
+    struct lieni_sums *sums;
+    rc = make_sums(channel, &full, &sums);
+    if (rc == 0)
+        rc = start(channel, method, args, len, &full, &sums, &call);
+    free(sums);
     if (rc == 0) {
         call->refs += out != NULL;
         if (out)
@@ -440,16 +472,22 @@ static int start_wait(struct lien_channel *channel, const char *method, const vo
         rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
     if (rc == 0 && opts->body)
         rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    struct lieni_sums *sums = NULL;
+    if (rc == 0)
+        rc = make_sums(channel, opts, &sums);
     while (rc == 0) {
         uint64_t now = lieni_ctx_now(ctx);
-        if (now >= deadline)
-            return LIEN_EAGAIN;
+        if (now >= deadline) {
+            rc = LIEN_EAGAIN;
+            break;
+        }
         opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
-        rc = start(channel, method, args, len, opts, call);
+        rc = start(channel, method, args, len, opts, &sums, call);
         if (rc != LIEN_EAGAIN)
-            return rc;
+            break;
         rc = lieni_ctx_wait_locked(ctx, deadline);
     }
+    free(sums);
     return rc == LIEN_ETIMEDOUT ? LIEN_EAGAIN : rc;
 }
 

@@ -247,6 +247,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->group_node);
     lieni_list_init(&conn->watch_node);
     lieni_list_init(&conn->live_grants);
+    lieni_list_init(&conn->exposures);
     lieni_list_init(&conn->grant_handles);
     lieni_list_init(&conn->read_handles);
     lieni_list_init(&conn->revokes);

@@ -2,6 +2,7 @@
 //
 // See ctx.h.
 
+#include "core/check.h"
 #include "core/ctx.h"
 
 #include <errno.h>
@@ -454,6 +455,7 @@ static void close_nics(lien_ctx *ctx)
 static void close_parts(lien_ctx *ctx)
 {
     lieni_progress_stop(ctx);
+    lieni_check_close(ctx);
     if (ctx->beat.fire)
         lieni_timer_fini(&ctx->timers, &ctx->beat);
     close_nics(ctx);
@@ -597,6 +599,7 @@ int lien_ctx_stats_get(lien_ctx *ctx, lien_ctx_stats *stats)
     now.quarantined_bytes = ctx->quarantine.bytes;
     now.quarantined_total = ctx->quarantine.total;
     now.pool_bytes = lieni_mem_bytes_out(ctx->mem);
+    now.exposed_bytes = lieni_mem_bytes_exposed(ctx->mem);
     now.log_dropped = lieni_log_dropped(ctx->log);
     now.guard_skipped = lieni_mem_guard_skipped(ctx->mem);
     for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = n->next)

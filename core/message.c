@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
 #include "core/read.h"
 #include "core/verify.h"
 
@@ -146,15 +147,17 @@ static int check(struct lien_conn *conn, size_t head_len, lien_buf *const *bufs,
 
 // Grants the body, and queues the frame that carries head and keys.
 static int frame_out(struct lien_conn *conn, struct lieni_send *send, struct lieni_frame *frame,
-                     lien_buf *const *bufs, size_t n)
+                     lien_buf *const *bufs, size_t n, const struct lieni_sums *sums)
 {
     struct lien_grant *grant = NULL;
     if (n > 0) {
-        int rc = lieni_grant_open(conn, bufs, n, 0, NULL, frame->keys, &frame->n_keys, &grant);
+        int rc = lieni_grant_open(conn, bufs, n, 0, NULL, sums, frame->keys, &frame->n_keys,
+                                  &grant);
         if (rc != 0)
             return rc;
         frame->name = grant->name;
         frame->total = grant->bytes;
+        frame->sums = sums != NULL;
     }
     int rc = lieni_link_message(conn, frame, send);
     if (rc != 0) {
@@ -172,8 +175,8 @@ static int frame_out(struct lien_conn *conn, struct lieni_send *send, struct lie
 }
 
 static int send_locked(struct lien_conn *conn, const void *head, size_t head_len,
-                       lien_buf *const *bufs, size_t n, const lien_send_opts *opts,
-                       struct lieni_send **out)
+                       lien_buf *const *bufs, size_t n, const struct lieni_sums *sums,
+                       const lien_send_opts *opts, struct lieni_send **out)
 {
     uint64_t body;
     int rc = check(conn, head_len, bufs, n, &body);
@@ -184,7 +187,7 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
     if (rc != 0)
         return rc;
     struct lieni_frame frame = {.kind = LIENI_FRAME_MSG, .head = head, .head_len = head_len};
-    rc = frame_out(conn, send, &frame, bufs, body > 0 ? n : 0);
+    rc = frame_out(conn, send, &frame, bufs, body > 0 ? n : 0, sums);
     if (rc != 0) {
         send_unref(send);
         return rc;
@@ -208,7 +211,8 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
 static int send_opts(const lien_send_opts *in, lien_send_opts *out)
 {
     lien_send_opts_init(out);
-    return in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
+    int rc = in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
+    return rc == 0 && (out->flags & ~LIEN_CHECKSUM) != 0 ? LIEN_EINVAL : rc;
 }
 
 int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *const *bufs, size_t n,
@@ -222,8 +226,19 @@ int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *cons
     int rc = send_opts(opts, &full);
     if (rc != 0)
         return rc;
+    struct lieni_sums sums;
+    const bool summed = n > 0 && lieni_sums_wanted(conn->ctx, full.flags);
+    uint64_t body;
     lieni_ctx_lock(conn->ctx);
-    rc = send_locked(conn, head, head_len, bufs, n, &full, NULL);
+    if (summed) { // nothing is hashed for what could not leave
+        rc = check(conn, head_len, bufs, n, &body);
+        lieni_conn_ref(conn); // another thread may close it meanwhile
+        if (rc == 0)
+            rc = lieni_sums_make_locked(conn->ctx, bufs, n, &sums);
+        lieni_conn_unref(conn);
+    }
+    if (rc == 0)
+        rc = send_locked(conn, head, head_len, bufs, n, summed ? &sums : NULL, &full, NULL);
     lieni_ctx_unlock(conn->ctx);
     return rc;
 }
@@ -243,12 +258,16 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     if (rc != 0)
         return rc;
     struct lieni_send *send = NULL;
+    struct lieni_sums sums;
+    const bool summed = n > 0 && lieni_sums_wanted(ctx, full.flags);
     lieni_ctx_lock(ctx);
     lieni_conn_ref(conn); // another thread may close it meanwhile
     uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
     rc = lieni_verify_leaving(ctx, bufs, n, NULL, deadline);
-    while (rc == 0 &&
-           (rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
+    if (rc == 0 && summed)
+        rc = lieni_sums_make_locked(ctx, bufs, n, &sums);
+    while (rc == 0 && (rc = send_locked(conn, head, head_len, bufs, n, summed ? &sums : NULL, NULL,
+                                        &send)) == LIEN_EAGAIN) {
         rc = lieni_ctx_wait_locked(ctx, deadline);
         if (rc != 0)
             break;
@@ -423,6 +442,7 @@ static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
                                             .conn = conn->id,
                                             .name = frame->name,
                                             .total = frame->total,
+                                            .sums = frame->sums,
                                             .n_keys = frame->n_keys};
     memcpy(msg->token->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
     // The release of a body that waits is owed from now on, though nothing is read yet.

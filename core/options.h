@@ -63,6 +63,9 @@
     X(guard, FLAG, "0", 0, 0, "",                                                                  \
       "Guard mode in every pool that does not say otherwise: see "                                 \
       "lien_guard(7)")                                                                             \
+    X(checksum, TEXT, "asked", 0, 15, "rule",                                                      \
+      "Checksums of what is granted: asked (where LIEN_CHECKSUM says so), always, or require "     \
+      "(always, and what a peer grants without is refused)")                                       \
     X(trace, UINT, "0", 0, 65536, "events",                                                        \
       "Last events of each connection that are kept for lien_conn_trace(); 0: none")               \
     X(trace_bytes, UINT, "0", 0, 4096, "bytes",                                                    \
@@ -99,6 +102,7 @@ struct lieni_options {
     LIENI_OPTIONS(LIENI_FIELD)
 #undef LIENI_FIELD
     uint16_t fabric_port_lo, fabric_port_hi; // from fabric_ports
+    bool checksum_always, checksum_require;  // from checksum
 };
 
 // Environment variables under these prefixes belong to shims and tools, never to an option of core.

@@ -96,6 +96,8 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
     buf->received = false;
     buf->kept = false;
     buf->doubt = NULL;
+    buf->blank = false;
+    lieni_list_init(&buf->exposures);
     lieni_list_init(&buf->spare);
     atomic_store_explicit(&buf->len, len, memory_order_relaxed);
     atomic_store_explicit(&buf->state, LIENI_BUF_IDLE, memory_order_relaxed);
@@ -145,6 +147,10 @@ static void go_home(lien_buf *buf)
 {
     struct lieni_chunk *chunk = buf->chunk;
     struct lieni_block *block = buf->block;
+    if (lieni_buf_exposed(buf)) {
+        buf->freed = true; // its holder is done with it; home it goes when nobody knows its keys [R16]
+        return;
+    }
     lieni_buf_retire(buf);
     if (block) {
         lieni_pool_home(chunk->pool, block, buf->cap, buf->received);
@@ -173,6 +179,12 @@ static void free_or_defer(lien_buf *buf)
         return;
     }
     go_home(buf);
+}
+
+void lieni_buf_settle_freed(lien_buf *buf)
+{
+    if (buf->freed && state_of(buf) == LIENI_BUF_IDLE)
+        go_home(buf);
 }
 
 void lieni_buf_free_locked(lien_buf *buf)
@@ -337,6 +349,7 @@ void lieni_buf_give(lien_buf *buf)
     if (ends_wrongly(buf, alive(buf) && state_of(buf) == LIENI_BUF_TARGET, "give")) {
         return;
     }
+    buf->blank = false;
     settle(buf);
     lieni_mem_reap(root);
 }
@@ -409,6 +422,7 @@ void lieni_mem_domain_ended(struct lieni_mem_root *root, struct lieni_domain *do
 {
     lieni_mem_assert_locked(root);
     lieni_pins_domain_ended(root, domain, proven);
+    lieni_exposures_domain_ended(root, domain, proven);
     lieni_regions_domain_ended(root, domain, proven);
     // Going home can free other buffers' waiters into lending again, but adds no loss to a domain that is gone.
     struct lieni_node ended;

@@ -8,6 +8,8 @@
 //   chunk.c   mapped memory, its blocks, its return to the system
 //   region.c  registrations of chunks, one per domain
 //   buf.c     handles, states, losses
+//   expose.c  whose keys peers still know
+//   sum.c     checksums of buffers, and zeroing
 //   pin.c     what stays mapped and registered for late READs
 //   doubt.c   marks of bytes that nobody vouched for
 //   pool.c    limits, reserve, waiting
@@ -49,11 +51,12 @@ struct lieni_mem_root {
     struct lieni_node regions;  // of all chunks
     struct lieni_node losses;   // of all buffers
     struct lieni_node pins;     // that were lost
+    struct lieni_node exposures; // to connections whose end was not proved
     struct lieni_node bufs;     // every handle, live or spare
     struct lieni_node spare;    // handles to use again, the longest unused first
     struct lieni_chunk *graves; // to be unmapped when the lock is free
     uint64_t live;              // handles in use
-    uint64_t bytes_out, bytes_lost;
+    uint64_t bytes_out, bytes_lost, bytes_exposed;
     uint64_t bufs_made; // ids
     uint64_t guard_skipped;
     bool abandoned; // never freed
@@ -124,6 +127,15 @@ struct lieni_pin {
     struct lieni_domain *domain; // that it was lost to; NULL: not lost, or lost for good
 };
 
+// A connection that knows a key of the buffer's.
+struct lieni_exposure {
+    struct lieni_node by_buf;  // buf.exposures
+    struct lieni_node by_conn; // the connection's list, or root.exposures
+    lien_buf *buf;
+    uint64_t conn;
+    struct lieni_domain *domain; // whose end would prove it over: the endpoint's did not; else NULL
+};
+
 struct lien_buf {
     _Atomic uint32_t magic;
     _Atomic int state; // enum lieni_buf_state; set by set_state() in buf.c only
@@ -141,6 +153,8 @@ struct lien_buf {
     struct lieni_loss loss; // the first of them
     bool forever;           // lost to a domain whose end proved nothing
     bool freed;             // by its holder, while lent
+    struct lieni_node exposures;
+    bool blank; // zeroed, and nothing was read into it since
     bool received;          // counts against the reserve first
     bool kept; // a space, a message or a request owns it: the application only looks at it
     struct lieni_doubt *doubt; // a reference: bytes of its read number doubt_read are in doubt
@@ -161,6 +175,9 @@ struct lien_pool {
     bool guarded;
     int node;
     size_t limit, reserve; // whole pages
+    lien_reuse reuse;
+    uint64_t peer;              // LIEN_REUSE_PEER: the connection it is of, once it is
+    size_t exposed, expose_max; // LIEN_REUSE_PROVEN
     size_t out_plain, out_received;
     size_t mapped, class_mapped;
     size_t page; // of its chunks: 4096, or a huge page
@@ -235,6 +252,11 @@ bool lieni_regions_close(struct lieni_chunk *chunk); // true: none is left
 void lieni_regions_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain,
                                 bool proven);
 
+// expose.c
+bool lieni_buf_exposed(const lien_buf *buf);
+void lieni_exposures_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain,
+                                  bool proven);
+
 // pin.c
 void lieni_pins_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain, bool proven);
 void lieni_pins_abandon(struct lieni_mem_root *root);
@@ -245,6 +267,8 @@ int lieni_buf_check(const lien_buf *buf);
 lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, uint8_t *addr,
                         size_t len, size_t cap);
 void lieni_buf_retire(lien_buf *buf);
+// It was freed, and nobody knows its keys any more: home, unless it is lent or lost.
+void lieni_buf_settle_freed(lien_buf *buf);
 void lieni_losses_abandon(struct lieni_mem_root *root);
 const char *lieni_buf_state_name(enum lieni_buf_state state);
 static inline bool lieni_buf_guarded(const lien_buf *buf)

@@ -13,6 +13,7 @@
 
 #include "provider/provider.h"
 
+struct lieni_node;
 struct lieni_mem_root; // one per ctx: all pools and lien_mems
 
 // Lives in the ctx. `lock` is the state lock, also taken by the public functions of pool and buf. `post` queues user callbacks (see dispatch.h).
@@ -103,6 +104,20 @@ size_t lieni_buf_doubt_len(const lien_buf *buf);
 // May these bytes leave by a way that checks what `own` (or NULL) stands for and nothing else? 0, LIEN_EUNVERIFIED.
 int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_doubt *own);
 
+// Reuse (R16). Whether its pool's policy is LIEN_REUSE_PROVEN: then each grant has regions of its own.
+bool lieni_buf_proven(const lien_buf *buf);
+// Whether these can be granted over this connection: 0; LIEN_ESTATE (the pool is another connection's alone), LIEN_ELIMIT (expose_max).
+int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn);
+// They are: from now on memory of a LIEN_REUSE_PROVEN pool goes home only after lieni_exposures_end() of `list`, the connection's. LIEN_ENOMEM.
+int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, struct lieni_node *list);
+// The connection's endpoint is gone: proven, or they wait for the domain's end.
+void lieni_exposures_end(struct lieni_node *list, struct lieni_domain *domain, bool proven);
+
+// The checksum of `len` bytes (UINT64_MAX: all) from `at` on of these buffers seen as one run. Without the lock; they are lent meanwhile.
+uint64_t lieni_bufs_sum(lien_buf *const *bufs, uint32_t n, uint64_t at, uint64_t len);
+// In pools with LIEN_ZERO: these bytes are about to be read into.
+void lieni_buf_zero(lien_buf *buf, uint64_t at, uint64_t len);
+
 // For a holder of a borrow: whether the buffer is freed when its last lend ends. Returns what it was before.
 bool lieni_buf_set_freed(lien_buf *buf, bool freed);
 
@@ -176,6 +191,8 @@ void lieni_buf_trim(lien_buf *buf, size_t len);
 // Levels for the metrics. Out: bytes in buffers handed out. Lost: bytes of buffers in LOST, and of memory kept because its regions would not close.
 uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root);
 uint64_t lieni_mem_bytes_lost(const struct lieni_mem_root *root);
+// Of LIEN_REUSE_PROVEN pools: bytes of buffers whose keys peers still know.
+uint64_t lieni_mem_bytes_exposed(const struct lieni_mem_root *root);
 // What the application has open: pools (the ctx's own among them), registered memory, and buffers that are in no space and no message.
 struct lieni_mem_left {
     uint64_t pools, mems, bufs;

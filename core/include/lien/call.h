@@ -76,7 +76,7 @@ typedef struct lien_transfer_opts {
     const lien_op *ops; // 0 .. LIEN_OPS_MAX, copied; NULL: the whole source to offset 0
     size_t n_ops;
     uint32_t timeout_ms; // until on_done(LIEN_ETIMEDOUT); default: the request's deadline
-    unsigned flags;      // of a read: LIEN_UNVERIFIED
+    unsigned flags;      // of a read: LIEN_UNVERIFIED; of a write: LIEN_CHECKSUM
     void (*on_done)(void *arg, int status);
     void (*on_released)(void *arg, int status);
     void *arg;
@@ -149,6 +149,8 @@ typedef struct lien_call_opts {
     void (*on_released)(void *arg,
                         int status); // both spaces and the body are yours: 0, or LIEN_EQUARANTINED
     void *arg;
+    unsigned
+        flags; // LIEN_CHECKSUM: of read space and body, and the handler's writes and the reply's body carry one too
 } lien_call_opts;
 
 static inline void lien_call_opts_init(lien_call_opts *opts)
