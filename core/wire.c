@@ -247,6 +247,15 @@ static size_t encoded_len(const struct lieni_frame *frame)
     return part > 0 ? LIENI_FRAME_HEADER + part : 0;
 }
 
+// Of other kinds neither keys nor sums are looked at.
+static bool has_sums(const struct lieni_frame *frame)
+{
+    const bool keyed = frame->kind == LIENI_FRAME_MSG || frame->kind == LIENI_FRAME_REPLY ||
+                       frame->kind == LIENI_FRAME_WRITE;
+    return (keyed && frame->n_keys > 0 && frame->sums) ||
+           (frame->kind == LIENI_FRAME_CALL && frame->sums);
+}
+
 int lieni_frame_encode(const struct lieni_frame *frame, uint8_t *bytes, size_t size,
                        _Atomic uint64_t *copied, size_t *len)
 {
@@ -257,7 +266,7 @@ int lieni_frame_encode(const struct lieni_frame *frame, uint8_t *bytes, size_t s
         return LIEN_EMSGSIZE;
     memset(bytes, 0, LIENI_FRAME_HEADER);
     bytes[AT_KIND] = (uint8_t)frame->kind;
-    if (frame->sums && (frame->n_keys > 0 || frame->kind == LIENI_FRAME_CALL))
+    if (has_sums(frame))
         bytes[AT_FLAGS] = LIENI_FRAME_SUMS;
     lieni_put16(bytes + AT_LEN, (uint16_t)need);
     lieni_frame_stamp(bytes, frame->message_credits, frame->control_credits, frame->number);
