@@ -53,7 +53,8 @@ struct cf_case {
 // Ended by a case without name.
 extern const struct cf_case cf_read_cases[], cf_layout_cases[], cf_message_cases[],
     cf_grant_cases[], cf_refuse_cases[], cf_end_cases[], cf_memory_cases[], cf_conn_cases[],
-    cf_call_cases[], cf_serve_cases[], cf_space_cases[], cf_giant_cases[], cf_callend_cases[];
+    cf_call_cases[], cf_serve_cases[], cf_space_cases[], cf_giant_cases[], cf_callend_cases[],
+    cf_reuse_cases[];
 
 struct cf_driver {
     const char *name;

@@ -34,7 +34,7 @@
 static const struct cf_case *const lists[] = {
     cf_read_cases,  cf_layout_cases, cf_message_cases, cf_grant_cases, cf_refuse_cases,
     cf_end_cases,   cf_memory_cases, cf_conn_cases,    cf_call_cases,  cf_serve_cases,
-    cf_space_cases, cf_giant_cases,  cf_callend_cases};
+    cf_space_cases, cf_giant_cases,  cf_callend_cases, cf_reuse_cases};
 #define N_LISTS (sizeof(lists) / sizeof(lists[0]))
 
 static const struct cf_driver *const drivers[] = {&cf_sim, &cf_tcp, &cf_tcp_thread};
