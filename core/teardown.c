@@ -220,14 +220,15 @@ void lieni_conn_close_locked(struct lien_conn *conn)
 
 void lieni_conn_timer(struct lien_conn *conn)
 {
-    char text[96];
+    char text[96 + LIENI_LIMITS_NOTE], hint[LIENI_LIMITS_NOTE];
     switch (conn->state) {
     case LIENI_CONN_BOOT:
     case LIENI_CONN_FABRIC:
-        snprintf(text, sizeof(text), "not open in time, stage: %s",
+        snprintf(text, sizeof(text), "not open in time, stage: %s%s",
                  conn->state == LIENI_CONN_FABRIC ? "fabric connection"
                  : conn->hs                       ? "bootstrap handshake"
-                                                  : "bootstrap connection");
+                                                  : "bootstrap connection",
+                 lieni_limits_starved(hint, sizeof(hint)));
         lieni_conn_lose(conn, LIEN_ETIMEDOUT, text);
         break;
     case LIENI_CONN_ENDING:

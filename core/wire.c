@@ -327,7 +327,7 @@ int lieni_token_decode(const uint8_t *bytes, size_t len, struct lieni_token_data
         return malformed(why, "token is shorter than its 32 byte header");
     const uint32_t n = lieni_get16(bytes + TOKEN_KEYS);
     const uint8_t kind = bytes[TOKEN_KIND] & (uint8_t)~LIENI_TOKEN_SUMS;
-    const bool sums = kind != bytes[TOKEN_KIND];
+    const bool sums = (bytes[TOKEN_KIND] & LIENI_TOKEN_SUMS) != 0;
     const uint64_t total = lieni_get64(bytes + TOKEN_TOTAL);
     if (memcmp(bytes, token_magic, sizeof token_magic) != 0)
         return malformed(why, "token magic is not LTK1");

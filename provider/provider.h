@@ -244,4 +244,12 @@ struct lieni_platform {
 // The real one: CLOCK_MONOTONIC, getrandom, sockets, and the providers of this build. provider/platform.c
 const struct lieni_platform *lieni_platform_real(void);
 
+// Descriptors that one connection takes at most while it is being made (measured: libfabric tcp, the accepting side).
+#define LIENI_CONN_DESCRIPTORS 12
+// "" or "; ...": the limit of this process that an errno value speaks of, with its value and what is used or needed of it. Returns `text` (`size` > 0). Any thread; slow.
+const char *lieni_limits_note(int error, char *text, size_t size);
+// The same if no descriptor can be opened now: some libraries keep that to themselves.
+const char *lieni_limits_starved(char *text, size_t size);
+#define LIENI_LIMITS_NOTE 192 // bytes that are enough
+
 #endif

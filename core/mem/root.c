@@ -148,7 +148,7 @@ void lieni_mem_assert_locked(struct lieni_mem_root *root)
 int lieni_mem_fail(struct lieni_mem_root *root, int code, const char *format, ...)
 {
     if (root->args.log) {
-        char text[256];
+        char text[384];
         va_list args;
         va_start(args, format);
         vsnprintf(text, sizeof text, format, args);

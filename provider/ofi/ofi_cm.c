@@ -58,8 +58,10 @@ static int failed(struct lieni_ep *ep, const char *what, ssize_t rc)
 {
     ep->cm.provider_error = (int)(rc < 0 ? -rc : rc);
     int code = lieni_ofi_code(ep->cm.provider_error);
-    lieni_ofi_say(ep->prov, LIEN_LOG_WARN, code, "%s: %s: %s (%d)", ep->cm.peer, what,
-                  fi_strerror(ep->cm.provider_error), ep->cm.provider_error);
+    char hint[LIENI_LIMITS_NOTE];
+    lieni_ofi_say(ep->prov, LIEN_LOG_WARN, code, "%s: %s: %s (%d)%s", ep->cm.peer, what,
+                  fi_strerror(ep->cm.provider_error), ep->cm.provider_error,
+                  lieni_limits_note(ep->cm.provider_error, hint, sizeof hint));
     return code == LIEN_EAGAIN || code == LIEN_EBUSY ? LIEN_EIO : code;
 }
 

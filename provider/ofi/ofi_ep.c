@@ -265,9 +265,11 @@ int lieni_ofi_listen(struct lieni_domain *domain, const struct lieni_ep_args *ar
         rc = -FI_EADDRNOTAVAIL;
     if (rc != 0) {
         code = LIEN_EADDR;
+        char hint[LIENI_LIMITS_NOTE];
         lieni_ofi_say(ep->prov, LIEN_LOG_ERROR, code,
-                      "cannot listen at '%s', fabric ports %u-%u: %s (%d)", args->host,
-                      args->port_lo, args->port_hi, fi_strerror(-rc), -rc);
+                      "cannot listen at '%s', fabric ports %u-%u: %s (%d)%s", args->host,
+                      args->port_lo, args->port_hi, fi_strerror(-rc), -rc,
+                      lieni_limits_note(-rc, hint, sizeof hint));
         goto fail;
     }
     snprintf(ep->cm.peer, sizeof ep->cm.peer, "listener %s port %u", args->host, bound);

@@ -66,6 +66,10 @@ static void frames(void)
     msg.keys[0] = (struct lieni_key){.addr = 4096, .key = 77, .len = 1};
     msg.keys[1] = (struct lieni_key){.addr = 0, .key = 78, .len = 2};
     write_frame("msg-body", &msg);
+    msg.sums = true;
+    msg.keys[0].sum = 0x0123456789abcdef;
+    write_frame("msg-sums", &msg);
+    msg.sums = false;
     // Refused: lengths that add up to the total only by wrapping, which a search would hardly find.
     msg.keys[0] = (struct lieni_key){.len = UINT64_MAX};
     msg.keys[1] = (struct lieni_key){.len = 4};
@@ -99,6 +103,8 @@ static void call_frames(void)
                                .n_read_keys = 1,
                                .read_keys = {{.addr = 8192, .key = 7, .len = 5}}};
     write_frame("call", &call);
+    call.sums = true;
+    write_frame("call-sums", &call);
     struct lieni_frame small = {
         .kind = LIENI_FRAME_REPLY, .call = lieni_call_id(1, 3, 1), .status = -5};
     write_frame("reply", &small);
@@ -153,6 +159,10 @@ static void tokens(void)
     data.total = 1;
     lieni_token_encode(&data, &token);
     write_seed("token", "borrowed", token.bytes, token.len);
+    data.sums = true;
+    data.keys[0].sum = 1;
+    lieni_token_encode(&data, &token);
+    write_seed("token", "sums", token.bytes, token.len);
 }
 
 static void offers_and_handshakes(void)
