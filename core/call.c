@@ -639,8 +639,8 @@ static void take_slot(struct lien_call *call)
 }
 
 int lieni_call_begin(struct lien_conn *conn, const char *method, const void *args, size_t len,
-                     const struct lieni_sums *sums, const lien_call_opts *opts, struct lien_channel_call *owner,
-                     struct lien_call **out)
+                     const struct lieni_sums *sums, const lien_call_opts *opts,
+                     struct lien_channel_call *owner, struct lien_call **out)
 {
     int rc = check(conn, method, opts);
     if (rc != 0)

@@ -87,7 +87,7 @@ struct lien_channel_call {
          LIEN_BUFS_MAX]; // those of read, then of body, each borrowed by us as long as the call may be sent
     uint32_t n_read, n_body;
     struct lieni_sums *sums; // as lieni_call_begin() has them, or NULL
-    bool space_held; // opts.write is lent to us, no inner call has it
+    bool space_held;         // opts.write is lent to us, no inner call has it
     uint64_t deadline;
     struct lieni_timer timer;
     struct lien_call *inner; // while RUNNING; a reference

@@ -92,7 +92,7 @@ struct lien_conn {
     struct lieni_grant_table grants;
     struct lieni_node live_grants;
     struct lieni_node exposures; // buffers whose keys the peer may still know (LIEN_REUSE_PROVEN)
-    uint32_t n_checks; // reads whose checksums are being compared: the end waits for them
+    uint32_t n_checks;           // reads whose checksums are being compared: the end waits for them
     struct lieni_node revokes;
     uint64_t grants_bytes;
     uint32_t n_grants;

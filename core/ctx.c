@@ -2,8 +2,8 @@
 //
 // See ctx.h.
 
-#include "core/check.h"
 #include "core/ctx.h"
+#include "core/check.h"
 
 #include <errno.h>
 #include <poll.h>

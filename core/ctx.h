@@ -60,8 +60,8 @@ struct lien_ctx {
     struct lieni_dispatch *dispatch;
     struct lieni_strand *strand; // for log lines made in progress context
     struct lieni_task log_task;
-    struct lieni_dispatch *checker;      // check.c: one thread, from the first large checksum on
-    struct lieni_strand *check_strand;   // its
+    struct lieni_dispatch *checker;    // check.c: one thread, from the first large checksum on
+    struct lieni_strand *check_strand; // its
     struct lieni_timers timers;
     struct lieni_mem_root *mem;
     lien_pool *receive_pool; // bodies of messages, when the application names no pool

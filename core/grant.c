@@ -228,8 +228,7 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
     const bool own = (flags & LIEN_REVOCABLE) != 0 || any_proven(bufs, n);
     grant->own = own ? calloc(n, sizeof(struct lieni_mr *)) : NULL;
     grant->pins = flags & LIENI_GRANT_BORROWED ? calloc(n, sizeof(struct lieni_pin *)) : NULL;
-    if (!grant->bufs || (!grant->own && own) ||
-        (!grant->pins && (flags & LIENI_GRANT_BORROWED)) ||
+    if (!grant->bufs || (!grant->own && own) || (!grant->pins && (flags & LIENI_GRANT_BORROWED)) ||
         lieni_timer_init(&conn->ctx->timers, &grant->release_timer, release_overdue) != 0) {
         grant_free(grant);
         return NULL;
@@ -598,13 +597,11 @@ static int open_public(struct lien_conn *conn, lien_buf *const *bufs, size_t n,
                        const lien_grant_opts *opts, const struct lieni_sums *sums,
                        lien_token *token, struct lien_grant **out)
 {
-    struct lieni_token_data data = {.kind = LIENI_TOKEN_HELD,
-                                    .sums = sums != NULL,
-                                    .conn = token_conn(conn, conn->server)};
+    struct lieni_token_data data = {
+        .kind = LIENI_TOKEN_HELD, .sums = sums != NULL, .conn = token_conn(conn, conn->server)};
     int rc = lieni_conn_usable(conn);
     if (rc == 0)
-        rc = lieni_grant_open(conn, bufs, n, opts->flags, NULL, sums, data.keys, &data.n_keys,
-                              out);
+        rc = lieni_grant_open(conn, bufs, n, opts->flags, NULL, sums, data.keys, &data.n_keys, out);
     if (rc != 0)
         return rc;
     struct lien_grant *grant = *out;

@@ -14,7 +14,8 @@
 
 #define SENDS_CONTROL 4u // of them kept for control frames
 #define SENDS_REPLY   1u // likewise, from replies
-#define HEADERS       (LIENI_FRAME_HEADER + LIENI_BODY_HEADER + LIEN_BUFS_MAX * (LIENI_KEY_SIZE + LIENI_SUM_SIZE))
+#define HEADERS                                                                                    \
+    (LIENI_FRAME_HEADER + LIENI_BODY_HEADER + LIEN_BUFS_MAX * (LIENI_KEY_SIZE + LIENI_SUM_SIZE))
 
 uint32_t lieni_link_head_max(const struct lieni_link *link)
 {

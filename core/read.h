@@ -17,7 +17,7 @@ enum lieni_read_state {
     LIENI_READ_PROBING, // evidence is spent; awaits the owner's word that the bytes are good. Ends by it, deadline, cancel, loss
     LIENI_READ_CHECKING, // the bytes are here, and vouched for if that is due; awaits the comparison of checksums. Ends by it, deadline, cancel, loss
     LIENI_READ_DRAINING, // done is told; awaits the evidence of what is posted, or the end of a comparison. Ends by it, or by the endpoint's end
-    LIENI_READ_OVER // released
+    LIENI_READ_OVER      // released
 };
 
 struct lien_read {

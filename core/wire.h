@@ -106,7 +106,8 @@ struct lieni_frame {
     // MSG, CALL, REPLY, WRITE (the source)
     struct lieni_name name; // of the body's grant; gen 0: no body
     uint64_t total;         // bytes of the body, the sum of the keys' lengths
-    bool sums; // all keys of the frame carry checksums; CALL: those of its answers are to carry them too
+    bool
+        sums; // all keys of the frame carry checksums; CALL: those of its answers are to carry them too
     uint32_t n_keys;
     struct lieni_key keys[LIEN_BUFS_MAX];
     const uint8_t *head; // MSG, CALL, REPLY: into the frame

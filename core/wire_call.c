@@ -348,7 +348,8 @@ static void store_head(uint8_t *at, const struct lieni_frame *frame, _Atomic uin
 
 static void encode_call(const struct lieni_frame *frame, uint8_t *at, _Atomic uint64_t *copied)
 {
-    uint8_t *keys = at + LIENI_CALL_FIXED, *read_keys = keys + frame->n_keys * lieni_key_size(frame->sums);
+    uint8_t *keys = at + LIENI_CALL_FIXED,
+            *read_keys = keys + frame->n_keys * lieni_key_size(frame->sums);
     uint8_t *method = read_keys + frame->n_read_keys * lieni_key_size(frame->sums);
     memset(at, 0, LIENI_CALL_FIXED);
     lieni_put64(at, frame->call);
@@ -389,7 +390,8 @@ static void encode_write(const struct lieni_frame *frame, uint8_t *at)
     at[WRITE_KEYS] = (uint8_t)frame->n_keys;
     lieni_put16(at + WRITE_OPS, (uint16_t)frame->n_ops);
     store_body(at + WRITE_BODY, keys, frame);
-    memcpy(keys + frame->n_keys * lieni_key_size(frame->sums), frame->ops, frame->n_ops * LIENI_OP_SIZE);
+    memcpy(keys + frame->n_keys * lieni_key_size(frame->sums), frame->ops,
+           frame->n_ops * LIENI_OP_SIZE);
 }
 
 static void encode_probes(const struct lieni_frame *frame, uint8_t *at, bool answers)

@@ -637,9 +637,9 @@ static void pause_accepting(struct lieni_acceptor *acceptor, int error)
     struct lieni_net *net = acceptor->net;
     if (!net->starved) {
         char hint[LIENI_LIMITS_NOTE];
-        say(net, LIEN_LOG_ERROR, LIEN_ESYS, "accepting a connection: %s%s; trying again every %ld ms",
-            strerror(error), lieni_limits_note(error, hint, sizeof hint),
-            ACCEPT_PAUSE_NS / 1000000);
+        say(net, LIEN_LOG_ERROR, LIEN_ESYS,
+            "accepting a connection: %s%s; trying again every %ld ms", strerror(error),
+            lieni_limits_note(error, hint, sizeof hint), ACCEPT_PAUSE_NS / 1000000);
     }
     net->starved = true;
     acceptor->paused = true;

@@ -27,7 +27,8 @@ static void descriptors(char *text, size_t size)
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
         snprintf(text, size,
-                 "; the limit of descriptors (RLIMIT_NOFILE) is %llu, %u are open; a connection needs up to "
+                 "; the limit of descriptors (RLIMIT_NOFILE) is %llu, %u are open; a connection "
+                 "needs up to "
                  "%d",
                  (unsigned long long)limit.rlim_cur, open_descriptors(limit.rlim_cur),
                  LIENI_CONN_DESCRIPTORS);
@@ -44,8 +45,7 @@ static void memory(char *text, size_t size)
     size_t at = 0;
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         struct rlimit limit;
-        if (getrlimit(limits[i].resource, &limit) != 0 ||
-            limit.rlim_cur == RLIM_INFINITY)
+        if (getrlimit(limits[i].resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
             continue;
         int n = snprintf(text + at, size - at, "%s%s %llu bytes", at ? ", of " : "; limits: of ",
                          limits[i].name, (unsigned long long)limit.rlim_cur);

@@ -148,7 +148,8 @@ static void go_home(lien_buf *buf)
     struct lieni_chunk *chunk = buf->chunk;
     struct lieni_block *block = buf->block;
     if (lieni_buf_exposed(buf)) {
-        buf->freed = true; // its holder is done with it; home it goes when nobody knows its keys [R16]
+        buf->freed =
+            true; // its holder is done with it; home it goes when nobody knows its keys [R16]
         return;
     }
     lieni_buf_retire(buf);

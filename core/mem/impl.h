@@ -47,15 +47,15 @@ struct lieni_mem_root {
     unsigned fork_generation;
     struct lieni_strand *strand; // on_released of lien_mems
     struct lieni_node pools, mems;
-    struct lieni_node kept;     // chunks that should be gone and still have regions or buffers
-    struct lieni_node regions;  // of all chunks
-    struct lieni_node losses;   // of all buffers
-    struct lieni_node pins;     // that were lost
+    struct lieni_node kept;      // chunks that should be gone and still have regions or buffers
+    struct lieni_node regions;   // of all chunks
+    struct lieni_node losses;    // of all buffers
+    struct lieni_node pins;      // that were lost
     struct lieni_node exposures; // to connections whose end was not proved
-    struct lieni_node bufs;     // every handle, live or spare
-    struct lieni_node spare;    // handles to use again, the longest unused first
-    struct lieni_chunk *graves; // to be unmapped when the lock is free
-    uint64_t live;              // handles in use
+    struct lieni_node bufs;      // every handle, live or spare
+    struct lieni_node spare;     // handles to use again, the longest unused first
+    struct lieni_chunk *graves;  // to be unmapped when the lock is free
+    uint64_t live;               // handles in use
     uint64_t bytes_out, bytes_lost, bytes_exposed;
     uint64_t bufs_made; // ids
     uint64_t guard_skipped;
@@ -154,9 +154,9 @@ struct lien_buf {
     bool forever;           // lost to a domain whose end proved nothing
     bool freed;             // by its holder, while lent
     struct lieni_node exposures;
-    bool blank; // zeroed, and nothing was read into it since
-    bool received;          // counts against the reserve first
-    bool kept; // a space, a message or a request owns it: the application only looks at it
+    bool blank;    // zeroed, and nothing was read into it since
+    bool received; // counts against the reserve first
+    bool kept;     // a space, a message or a request owns it: the application only looks at it
     struct lieni_doubt *doubt; // a reference: bytes of its read number doubt_read are in doubt
     uint64_t doubt_read;
     size_t doubt_len;   // up to where

@@ -66,9 +66,9 @@ int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root
     (void)pthread_once(&fork_once, watch_forks);
     root->fork_generation = atomic_load_explicit(&fork_generation, memory_order_relaxed);
     root->args = *args;
-    struct lieni_node *heads[] = {&root->pools,  &root->mems, &root->kept,  &root->regions,
-                                  &root->losses, &root->bufs, &root->spare, &root->pins,
-                                  &root->exposures};
+    struct lieni_node *heads[] = {&root->pools,   &root->mems,   &root->kept,
+                                  &root->regions, &root->losses, &root->bufs,
+                                  &root->spare,   &root->pins,   &root->exposures};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         lieni_list_init(heads[i]);
     }

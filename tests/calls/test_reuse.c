@@ -6,8 +6,8 @@
 #include "core/read.h"
 #include "tests/calls/world.h"
 
-#define SMALL 4096u           // compared where it arrives
-#define LARGE (300u << 10)    // by the thread for it; app-driven: by the next progress
+#define SMALL 4096u             // compared where it arrives
+#define LARGE (300u << 10)      // by the thread for it; app-driven: by the next progress
 #define ALL   UINT32_C(1000000) // per million
 
 static struct desk desk;
@@ -33,7 +33,8 @@ static uint64_t wrong(struct world *w, unsigned node)
 }
 
 // The server grants `n` buffers of `len` bytes; the bytes of buffer i are pattern i + 1.
-static lien_grant *grant_of(struct world *w, size_t len, size_t n, unsigned flags, lien_token *token)
+static lien_grant *grant_of(struct world *w, size_t len, size_t n, unsigned flags,
+                            lien_token *token)
 {
     lien_buf *bufs[LIEN_BUFS_MAX];
     lien_grant *grant;
@@ -224,9 +225,9 @@ static void end_while_checking(void (*what)(struct middle *m), int status)
     middle.what = what;
     middle.task.run = in_the_middle;
     middle.space = space_of(w, CLIENT, buf_new(w, CLIENT, LARGE, 99));
-    cr_assert_eq(lien_read_start(w->conn[CLIENT], token.bytes, token.len, middle.space, &opts,
-                                 &middle.read),
-                 0);
+    cr_assert_eq(
+        lien_read_start(w->conn[CLIENT], token.bytes, token.len, middle.space, &opts, &middle.read),
+        0);
     w->asleep[CLIENT] = true;
     lieni_strand_post(w->ctx[CLIENT]->strand, &middle.task);
     cr_assert_eq(lien_ctx_progress(w->ctx[CLIENT]), 0);
@@ -606,8 +607,7 @@ Test(zero, a_hollow_body_is_blank)
         ro.on_released = saw_released;
         ro.arg = &r;
         ro.flags = LIEN_RELEASE;
-        cr_assert_eq(
-            lien_read_start(w->conn[SERVER], token.bytes, token.len, space, &ro, NULL), 0);
+        cr_assert_eq(lien_read_start(w->conn[SERVER], token.bytes, token.len, space, &ro, NULL), 0);
         cr_assert(run_until(w, &r.released, 5000));
         run_ms(w, 50);
         cr_assert(all_are(mut, SMALL, with ? 0 : 0xdd));

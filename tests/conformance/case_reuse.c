@@ -134,7 +134,8 @@ static void checksum_parts(struct cf_side *side)
     lien_space *space = cf_space_of(side, PIECE);
     cf_take_token(side, side->link, &token);
     struct cf_op *refused = cf_op(side, "part", true);
-    CHECK_RC(side, cf_read(side->link, &token, space, &part, 1, 0, 0, refused, NULL), LIEN_EPARTIAL);
+    CHECK_RC(side, cf_read(side->link, &token, space, &part, 1, 0, 0, refused, NULL),
+             LIEN_EPARTIAL);
     cf_check_space(side, space, 1, 1, 0);
     struct cf_op *op = cf_op(side, "nothing", true);
     CHECK_RC(side, cf_read(side->link, &token, space, &none, 1, 0, 0, op, NULL), 0);

@@ -313,10 +313,10 @@ static int run(size_t i)
     const bool few = cases[i].run == few_descriptors;
     worked += few && code == 0;
     printf("%-26s %s\n", cases[i].name,
-           code == NOT_HERE     ? "cannot be had here"
-           : code == 0          ? "works"
-           : code == 2 && few   ? "an error that names the limit"
-                                : "FAILED");
+           code == NOT_HERE   ? "cannot be had here"
+           : code == 0        ? "works"
+           : code == 2 && few ? "an error that names the limit"
+                              : "FAILED");
     return code != 0 && code != NOT_HERE && !(code == 2 && few);
 }
 

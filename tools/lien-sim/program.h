@@ -30,7 +30,7 @@ struct tally { // over all programs
     uint64_t quarantined;
     uint64_t allocs_failed;
     uint64_t caught; // reads whose checksum told that they were false
-    uint64_t lies; // bytes, answers and frames that were false, where the network lies
+    uint64_t lies;   // bytes, answers and frames that were false, where the network lies
 };
 
 struct app_node {
@@ -253,7 +253,7 @@ struct program {
     unsigned ambush_in;      // moments until then
     bool calm;               // few faults are wished for
     bool small_pools, pool_of_conn, revocable;
-    bool proven, zero; // the pools' reuse and flag
+    bool proven, zero;  // the pools' reuse and flag
     bool liars;         // the network lies about bytes: they say nothing about the library
     bool poor;          // memory runs out at times
     bool tight;         // small limits of quarantine and lending

@@ -134,7 +134,8 @@ static void verify_op(const struct app_read *r, const lien_op *op)
         const uint8_t *bytes = r->bufs[i].addr + (lo - base);
         size_t bad = pattern_check(bytes, hi - lo, r->tag, op->src + (lo - op->dst));
         if (bad < hi - lo && r->sums) // whatever the network does
-            program_fail(r->op.p, "read %u: byte %llu of %llu is wrong, in spite of its checksum (R16)",
+            program_fail(r->op.p,
+                         "read %u: byte %llu of %llu is wrong, in spite of its checksum (R16)",
                          r->op.number, (unsigned long long)(lo + bad), (unsigned long long)r->tag);
         else if (bad < hi - lo)
             program_doubt(r->op.p, "read %u of %s %llu: byte %llu of the space is wrong%s",

@@ -214,12 +214,14 @@ LIEN_API int lien_ctx_metrics(lien_ctx *ctx, char **text);
 // When memory that peers could read is used again. What a peer was granted it can still name by its key, and on tcp a READ that was accepted goes on: only the end of its endpoint ends that
 // for certain.
 typedef enum lien_reuse {
-    LIEN_REUSE_RELEASE = 0, // once it was released and freed: for peers that are trusted to release what they have done with
+    LIEN_REUSE_RELEASE =
+        0, // once it was released and freed: for peers that are trusted to release what they have done with
     // Freed memory goes home only when the endpoint of each connection that saw its key has ended with proof. Each grant has a region of its own, so that a key reaches no other memory, and ends with the
     // grant; a READ that comes later costs the connection (on tcp). A buffer that was released is its holder's again all the same: free it rather than write what this peer must not see.
     // What waits so is bounded by `expose_max` and counts as handed out.
     LIEN_REUSE_PROVEN = 1,
-    LIEN_REUSE_PEER = 2 // pools of their own: the first connection that is granted a buffer of this pool is the only one ever
+    LIEN_REUSE_PEER =
+        2 // pools of their own: the first connection that is granted a buffer of this pool is the only one ever
 } lien_reuse;
 
 typedef struct lien_pool_opts {
