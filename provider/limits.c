@@ -71,10 +71,16 @@ const char *lieni_limits_note(int error, char *text, size_t size)
 
 const char *lieni_limits_starved(char *text, size_t size)
 {
-    const int fd = open("/", O_PATH | O_CLOEXEC);
+    struct rlimit limit;
+    const int fd = open("/", O_PATH | O_CLOEXEC); // gets the lowest number that is free
     const int error = fd < 0 ? errno : 0;
     if (fd >= 0)
         close(fd);
     text[0] = '\0';
-    return error == EMFILE || error == ENFILE ? lieni_limits_note(error, text, size) : text;
+    if (error == EMFILE || error == ENFILE)
+        return lieni_limits_note(error, text, size);
+    if (fd >= 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+        (rlim_t)fd + LIENI_CONN_DESCRIPTORS > limit.rlim_cur)
+        return lieni_limits_note(EMFILE, text, size);
+    return text;
 }

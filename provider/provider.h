@@ -248,7 +248,7 @@ const struct lieni_platform *lieni_platform_real(void);
 #define LIENI_CONN_DESCRIPTORS 12
 // "" or "; ...": the limit of this process that an errno value speaks of, with its value and what is used or needed of it. Returns `text` (`size` > 0). Any thread; slow.
 const char *lieni_limits_note(int error, char *text, size_t size);
-// The same if no descriptor can be opened now: some libraries keep that to themselves.
+// The same if descriptors are too few for a connection now: some libraries call that by other names, or keep it to themselves.
 const char *lieni_limits_starved(char *text, size_t size);
 #define LIENI_LIMITS_NOTE 192 // bytes that are enough
 

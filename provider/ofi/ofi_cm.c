@@ -61,7 +61,7 @@ static int failed(struct lieni_ep *ep, const char *what, ssize_t rc)
     char hint[LIENI_LIMITS_NOTE];
     lieni_ofi_say(ep->prov, LIEN_LOG_WARN, code, "%s: %s: %s (%d)%s", ep->cm.peer, what,
                   fi_strerror(ep->cm.provider_error), ep->cm.provider_error,
-                  lieni_limits_note(ep->cm.provider_error, hint, sizeof hint));
+                  lieni_limits_starved(hint, sizeof hint));
     return code == LIEN_EAGAIN || code == LIEN_EBUSY ? LIEN_EIO : code;
 }
 

@@ -269,7 +269,7 @@ int lieni_ofi_listen(struct lieni_domain *domain, const struct lieni_ep_args *ar
         lieni_ofi_say(ep->prov, LIEN_LOG_ERROR, code,
                       "cannot listen at '%s', fabric ports %u-%u: %s (%d)%s", args->host,
                       args->port_lo, args->port_hi, fi_strerror(-rc), -rc,
-                      lieni_limits_note(-rc, hint, sizeof hint));
+                      lieni_limits_starved(hint, sizeof hint));
         goto fail;
     }
     snprintf(ep->cm.peer, sizeof ep->cm.peer, "listener %s port %u", args->host, bound);

@@ -72,6 +72,8 @@ int lieni_ofi_fail(struct lieni_prov *prov, lien_level level, const char *what, 
     int code = lieni_ofi_code(positive);
     char hint[LIENI_LIMITS_NOTE];
     lieni_limits_note(positive == FI_EMFILE ? EMFILE : positive, hint, sizeof hint);
+    if (hint[0] == '\0')
+        lieni_limits_starved(hint, sizeof hint);
     lieni_ofi_say(prov, level, code, "%s: %s (%d)%s", what, fi_strerror(positive), positive, hint);
     return code;
 }
