@@ -249,21 +249,45 @@ static struct lieni_frame with_body(uint32_t slot, uint32_t gen)
     return f;
 }
 
+// Sends a message with a body, which arrives; then the name may be used again, in its next generation.
+static void message(struct attack *a, uint32_t gen)
+{
+    struct lieni_frame f = with_body(3, gen);
+    const uint8_t *bytes;
+    size_t len;
+    lien_msg *msg;
+    int rc = LIEN_ETIMEDOUT;
+    CHECK(rawpeer_frame(&a->peer, &f));
+    for (int n = 0; n < 20000 && rc == LIEN_ETIMEDOUT; n++) {
+        rawpeer_pump(&world, 1);
+        rc = lien_msg_recv_wait(a->conn, 0, &msg);
+    }
+    CHECK(rc == 0);
+    lien_msg_free(&msg);
+    do
+        CHECK(rawpeer_next(&a->peer, 20000, &bytes, &len));
+    while (bytes[0] != LIENI_FRAME_RELEASE);
+}
+
 static void names_again(void)
 {
-    struct attack a;
-    lien_msg *msg;
-    for (int i = 0; i < 2; i++) {
-        struct lieni_frame f = with_body(3, 2);
-        attack(&a, i == 0 ? "a grant's name, twice" : "a grant's name of before");
-        CHECK(rawpeer_frame(&a.peer, &f));
-        for (int n = 0; n < 20000 && lien_msg_recv_wait(a.conn, 0, &msg) != 0; n++)
-            rawpeer_pump(&world, 1);
-        lien_msg_free(&msg);
-        f = with_body(3, i == 0 ? 2 : 1);
+    static const struct {
+        const char *what;
+        uint32_t before, gen; // generations that were used in their order, and the one that is wrong
+    } cases[] = {{"a grant's name, twice", 1, 1},
+                 {"a grant's name of before", 2, 1},
+                 {"a grant's name that is still to come", 0, 2},
+                 {"a grant's name that leaves one out", 1, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct attack a;
+        lien_buf *none = NULL;
+        attack(&a, cases[i].what);
+        for (uint32_t gen = 1; gen <= cases[i].before; gen++)
+            message(&a, gen);
+        struct lieni_frame f = with_body(3, cases[i].gen);
+        CHECK(is_open(a.conn));
         rawpeer_frame(&a.peer, &f);
         CHECK(status_of_end(a.conn, &a.peer) == LIEN_EPROTO);
-        lien_buf *none = NULL;
         ends(&a, &none);
     }
 }
