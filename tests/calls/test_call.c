@@ -263,7 +263,7 @@ Test(call, reply_credits)
 }
 
 // Ten thousand calls that nobody waits for, at random moments: credits, slots and grants are as at the start. [R22]
-Test(call, cancelled_calls_leave_nothing, .timeout = 120)
+Test(call, cancelled_calls_leave_nothing, .timeout = 500)
 {
     struct world *w = plain();
     unsigned started = 0, answered = 0;
@@ -493,7 +493,7 @@ static void saw_body(void *arg, int status, lien_msg *reply)
 }
 
 // Arguments and replies of each size: they move as held grants, unchanged; the handler's buffers and the caller's come home.
-Test(call, bodies_of_each_size, .timeout = 60)
+Test(call, bodies_of_each_size, .timeout = 500)
 {
     static const size_t sizes[] = {1, 4095, 65536, 1000001, 16 * MIB};
     struct lieni_sim_config config;
@@ -555,7 +555,7 @@ Test(call, bodies_of_each_size, .timeout = 60)
 }
 
 // A call that ends at each moment of a large exchange leaves nothing lent, and tells done once.
-Test(call, bodies_cancelled_at_each_moment, .timeout = 100)
+Test(call, bodies_cancelled_at_each_moment, .timeout = 500)
 {
     struct lieni_sim_config config;
     lieni_sim_config_init(&config, LIENI_SIM_TCP);
