@@ -58,16 +58,29 @@ bool worker_take_fault(enum chaos_fault fault)
 
 // -- Levels ----------------------------------------------------------------------------------------------------------------------
 
-static unsigned entries_in(const char *path)
+static unsigned descriptors(void)
 {
     unsigned n = 0;
-    DIR *dir = opendir(path);
+    DIR *dir = opendir("/proc/self/fd");
     if (!dir)
         return 0;
     for (const struct dirent *e = readdir(dir); e; e = readdir(dir))
         n += e->d_name[0] != '.';
     closedir(dir);
-    return n - (path[11] == 'f'); // its own descriptor
+    return n - 1; // its own descriptor
+}
+
+// The kernel's own count: a listing of /proc/self/task may end early when a thread ends meanwhile.
+static unsigned threads_running(void)
+{
+    char line[128];
+    unsigned n = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file && n == 0 && fgets(line, sizeof line, file))
+        (void)sscanf(line, "Threads: %u", &n);
+    if (file)
+        fclose(file);
+    return n;
 }
 
 static unsigned mappings(void)
@@ -105,9 +118,9 @@ static struct chaos_levels levels(void)
     lien_ctx_stats st = {.size = sizeof st};
     lien_ctx_stats_get(worker.ctx, &st);
     const unsigned forgotten = st.conns_open == 0 ? forgotten_sockets() : 0;
-    return (struct chaos_levels){.fds = entries_in("/proc/self/fd") - forgotten,
+    return (struct chaos_levels){.fds = descriptors() - forgotten,
                                  .forgotten = forgotten,
-                                 .threads = entries_in("/proc/self/task"),
+                                 .threads = threads_running(),
                                  .maps = mappings(),
                                  .conns = st.conns_open,
                                  .grants = st.grants_live,
@@ -191,7 +204,7 @@ static void starve_of_descriptors(void)
     if (getrlimit(RLIMIT_NOFILE, &was) != 0)
         return;
     low = was;
-    low.rlim_cur = entries_in("/proc/self/fd") + chaos_below(6);
+    low.rlim_cur = descriptors() + chaos_below(6);
     setrlimit(RLIMIT_NOFILE, &low);
     chaos_sleep(100 + chaos_below(900));
     setrlimit(RLIMIT_NOFILE, &was);
