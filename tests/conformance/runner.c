@@ -91,6 +91,23 @@ static const struct cf_driver *find_driver(const char *name)
 
 // -- Limits --
 
+// "asan" is all providers of a sanitized build, "asan-sim" one: what follows "asan", else NULL.
+static const char *in_asan(const char *where)
+{
+    if (strncmp(where, "asan", 4) != 0)
+        return NULL;
+    bool one = where[4] == '-' && find_driver(where + 5);
+    return where[4] == '\0' || one ? where + 4 : NULL;
+}
+
+static bool limited(const char *where, const struct cf_driver *driver)
+{
+    const char *rest = in_asan(where);
+    if (!rest)
+        return strcmp(where, driver->name) == 0;
+    return SANITIZED && (*rest == '\0' || strcmp(rest + 1, driver->name) == 0);
+}
+
 static bool load_limits(const char *path)
 {
     char line[512];
@@ -106,7 +123,7 @@ static bool load_limits(const char *path)
         struct limit *l = &limits[n_limits];
         ok = n_limits < 128 &&
              sscanf(line, "%31s %63s %255[^\n]", l->where, l->name, l->reason) == 3 &&
-             find_case(l->name) && (find_driver(l->where) || strcmp(l->where, "asan") == 0);
+             find_case(l->name) && (find_driver(l->where) || in_asan(l->where) != NULL);
         if (!ok) {
             fprintf(stderr, "%s: no such place or case, or no reason: %s", path, line);
             break;
@@ -120,9 +137,7 @@ static bool load_limits(const char *path)
 static const char *limit_of(const struct cf_driver *driver, const struct cf_case *test)
 {
     for (unsigned i = 0; i < n_limits; i++) {
-        if (strcmp(limits[i].name, test->name) == 0 &&
-            (strcmp(limits[i].where, driver->name) == 0 ||
-             (SANITIZED && strcmp(limits[i].where, "asan") == 0)))
+        if (strcmp(limits[i].name, test->name) == 0 && limited(limits[i].where, driver))
             return limits[i].reason;
     }
     return NULL;
@@ -301,7 +316,10 @@ static int run_all(const char *self)
     }
     for (unsigned i = 0; i < n_limits; i++) {
         const struct cf_case *c = find_case(limits[i].name);
-        bool here = find_driver(limits[i].where) ? passes(&providers, limits[i].where) : SANITIZED;
+        bool here = false;
+        for (size_t d = 0; d < N_DRIVERS; d++)
+            here = here ||
+                   (passes(&providers, drivers[d]->name) && limited(limits[i].where, drivers[d]));
         if (here && asked(c))
             printf("- %s on %s: %s\n", limits[i].name, limits[i].where, limits[i].reason);
     }

@@ -273,7 +273,7 @@ static void names_again(void)
 {
     static const struct {
         const char *what;
-        uint32_t before, gen; // generations that were used in their order, and the one that is wrong
+        uint32_t before, gen; // generations used in their order, and the one that is wrong
     } cases[] = {{"a grant's name, twice", 1, 1},
                  {"a grant's name of before", 2, 1},
                  {"a grant's name that is still to come", 0, 2},
