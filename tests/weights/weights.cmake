@@ -9,19 +9,19 @@ function(weigh cost processors)
 endfunction()
 
 weigh(70 2 lien_sim)
-weigh(60 3 conformance_tcp_giant conformance_tcp-thread_giant)
 weigh(55 2 blob)
 weigh(50 2 chaos)
 weigh(35 1 hostile_calls)
-weigh(30 1 field_report_10_cancelled_calls conformance_tcp_callend conformance_tcp-thread_callend)
-weigh(28 2 conformance_sim_giant)
-weigh(20 2 consumer conformance_sim_callend conformance_sim_end conformance_sim_space conformance_sim_layout conformance_sim_read)
-weigh(18 1 conformance_tcp_end conformance_tcp-thread_end conformance_tcp_space conformance_tcp-thread_space)
-weigh(16 2 test_verify test_pool test_pool_guarded lien_sim_guarded conformance_sim_message conformance_sim_grant conformance_sim_call)
-weigh(14 1 test_idle test_fault_slow test_fault_stopped test_fault_boot test_fault_frozen test_fault_kill test_fault_cancel test_handshake test_wire test_sim_provider trace hostile_frames)
-weigh(12 2 perf check_layers test_leftover)
+weigh(30 3 conformance_tcp_giant conformance_tcp-thread_giant)
+weigh(30 2 field_report_10_cancelled_calls conformance_tcp_callend conformance_tcp-thread_callend conformance_sim_giant)
 weigh(
-    10 1
-    conformance_tcp_read conformance_tcp-thread_read conformance_tcp_layout conformance_tcp-thread_layout conformance_tcp_message conformance_tcp-thread_message conformance_tcp_grant
-    conformance_tcp-thread_grant conformance_tcp_call conformance_tcp-thread_call test_call_tcp test_tcp_peers test_tcp_idle test_field_sim test_restart test_space test_call_keyed test_guard
-    stress_core test_call test_channel_end test_access)
+    20 2
+    consumer conformance_sim_callend conformance_sim_end conformance_sim_space conformance_tcp_end conformance_tcp-thread_end conformance_tcp_space conformance_tcp-thread_space)
+weigh(16 2 test_verify test_pool test_pool_guarded lien_sim_guarded check_layers)
+weigh(14 1 test_idle test_fault_slow test_fault_stopped test_fault_boot test_fault_frozen test_fault_kill test_handshake test_wire test_sim_provider trace hostile_frames test_reuse)
+weigh(12 2 perf test_leftover test_fault_cancel test_guard)
+foreach(group read layout message grant call reuse)
+    weigh(10 2 conformance_tcp_${group} conformance_tcp-thread_${group})
+    weigh(10 1 conformance_sim_${group})
+endforeach()
+weigh(10 1 test_call_tcp test_tcp_peers test_tcp_idle test_field_sim test_restart test_space test_call_keyed stress_core test_call test_channel_end test_access test_fault_container)
