@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connection management of one half-open endpoint, in a short-lived thread of its own: libfabric may block in it for as long as a peer likes (a half-sent request or response
-// blocks fi_eq_read) [R18]. The thread owns the endpoint's libfabric objects until it sets `over` under prov->lock, together with its result; it then touches nothing any more.
+// Connection management of one half-open endpoint, in a short-lived thread of its own: libfabric may block in it for as long as a peer likes (a half-sent request blocks
+// fi_eq_read or fi_trywait, which reads as well) [R18]. The thread owns the endpoint's libfabric objects until it sets `over` under prov->lock, together with its result; it then touches nothing any more.
 // It ends at once when canceled, unless libfabric holds it. It posts receives only while it is not canceled, and before it accepts or connects.
 
 #include <errno.h>
