@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Read by ctest itself. COST: about the seconds a test takes alone; the longest start first, so that none of them is left alone at the end. PROCESSORS: ci/lib.sh runs twice as many tests
-# at once as there are cores, so one stands for half a core; a test that keeps a core busy takes two, one that keeps two busy four. A test that is not listed takes a few seconds and mostly
+# at once as there are cores, so one stands for half a core; a test that keeps a core busy takes two. One that takes more than two is put off until few others are left, so none does. A test that is not listed takes a few seconds and mostly
 # waits. Wrong numbers cost time, nothing else; `ctest --show-only=json-v1` tells what became of them.
 
 function(weigh cost processors)
@@ -12,7 +12,7 @@ weigh(70 2 lien_sim)
 weigh(55 2 blob)
 weigh(50 2 chaos)
 weigh(35 1 hostile_calls)
-weigh(30 3 conformance_tcp_giant conformance_tcp-thread_giant)
+weigh(30 2 conformance_tcp_giant conformance_tcp-thread_giant)
 weigh(30 2 field_report_10_cancelled_calls conformance_tcp_callend conformance_tcp-thread_callend conformance_sim_giant)
 weigh(
     20 2
