@@ -1,4 +1,5 @@
-
+// SPDX-License-Identifier: Apache-2.0
+//
 // Appended to core/version.c in a copy of the tree by ci/states, never compiled elsewhere: counts the changes of state that the setters make.
 //
 // The counts live in a file that every process of a run maps shared, so that nothing is lost by a fork, an _exit or a kill: a row of 8 bytes a count for each machine (in ci/states'
