@@ -691,8 +691,9 @@ int lieni_call_opts(const lien_call_opts *in, lien_call_opts *out)
 
 int lieni_call_sums(lien_ctx *ctx, const lien_call_opts *opts, struct lieni_sums *sums)
 {
-    int rc = lieni_sums_make_locked(ctx, opts->body, opts->n_body, &sums[0]);
-    return rc == 0 ? lieni_sums_make_locked(ctx, opts->read, opts->n_read, &sums[1]) : rc;
+    const struct lieni_summing lists[] = {{opts->body, opts->n_body, &sums[0]},
+                                          {opts->read, opts->n_read, &sums[1]}};
+    return lieni_sums_make(ctx, lists, 2);
 }
 
 int lien_call_start(lien_conn *conn, const char *method, const void *args, size_t len,
@@ -775,14 +776,17 @@ static int start_wait(struct lien_conn *conn, const char *method, const void *ar
         rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
     struct lieni_sums sums[2];
     const bool summed = lieni_sums_wanted(ctx, opts->flags);
-    if (rc == 0 && summed)
-        rc = lieni_call_sums(ctx, opts, sums);
     while (rc == 0) {
+        if (summed) // only once there is credit: until then the buffers are the caller's to write
+            rc = check(conn, method, opts);
+        if (rc == 0 && summed)
+            rc = lieni_call_sums(ctx, opts, sums);
         uint64_t now = lieni_ctx_now(ctx);
         if (now >= deadline)
             return LIEN_ETIMEDOUT;
         opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
-        rc = lieni_call_begin(conn, method, args, len, summed ? sums : NULL, opts, NULL, call);
+        if (rc == 0)
+            rc = lieni_call_begin(conn, method, args, len, summed ? sums : NULL, opts, NULL, call);
         if (rc != LIEN_EAGAIN)
             return rc;
         rc = lieni_ctx_wait_locked(ctx, deadline);

@@ -346,20 +346,17 @@ static struct lien_channel_call *call_new(struct lien_channel *channel, const ch
     return call;
 }
 
-// Hashes once for as often as it is sent. *sums: to be freed, or NULL.
+// Hashes once for as often as it is sent. *sums: to be freed, or NULL. The channel may be closed meanwhile: the caller has a reference, and looked whether the call can begin.
 static int make_sums(struct lien_channel *channel, const lien_call_opts *opts,
                      struct lieni_sums **sums)
 {
     *sums = NULL;
-    if (!lieni_sums_wanted(channel->ctx, opts->flags) || opts->n_read > LIEN_BUFS_MAX ||
-        opts->n_body > LIEN_BUFS_MAX)
-        return 0; // the latter is refused by whoever begins
+    if (!lieni_sums_wanted(channel->ctx, opts->flags))
+        return 0;
     struct lieni_sums *made = calloc(2, sizeof(*made));
     if (!made)
         return LIEN_ENOMEM;
-    channel->refs++; // another thread may close it meanwhile
     int rc = lieni_call_sums(channel->ctx, opts, made);
-    lieni_channel_unref(channel);
     if (rc == 0)
         *sums = made;
     else
@@ -416,8 +413,11 @@ int lien_channel_call_start(lien_channel *channel, const char *method, const voi
     struct lien_channel_call *call;
     lien_ctx *ctx = channel->ctx;
     lieni_ctx_lock(ctx);
-    struct lieni_sums *sums;
-    rc = make_sums(channel, &full, &sums);
+    channel->refs++; // another thread may close it while bytes are hashed
+    struct lieni_sums *sums = NULL;
+    rc = check(channel, method, len, &full);
+    if (rc == 0)
+        rc = make_sums(channel, &full, &sums);
     if (rc == 0)
         rc = start(channel, method, args, len, &full, &sums, &call);
     free(sums);
@@ -427,6 +427,7 @@ int lien_channel_call_start(lien_channel *channel, const char *method, const voi
             *out = call;
         lieni_channel_send(channel);
     }
+    lieni_channel_unref(channel);
     lieni_ctx_unlock(ctx);
     return rc;
 }
@@ -472,22 +473,23 @@ static int start_wait(struct lien_channel *channel, const char *method, const vo
         rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
     if (rc == 0 && opts->body)
         rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
-    struct lieni_sums *sums = NULL;
-    if (rc == 0)
-        rc = make_sums(channel, opts, &sums);
     while (rc == 0) {
+        struct lieni_sums *sums = NULL;
+        rc = check(channel, method, len, opts);
+        if (rc == 0) // only once there is room: until then the buffers are the caller's to write
+            rc = make_sums(channel, opts, &sums);
         uint64_t now = lieni_ctx_now(ctx);
-        if (now >= deadline) {
-            rc = LIEN_EAGAIN;
-            break;
+        if (rc == 0 && now >= deadline)
+            rc = LIEN_ETIMEDOUT;
+        if (rc == 0) {
+            opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+            rc = start(channel, method, args, len, opts, &sums, call);
         }
-        opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
-        rc = start(channel, method, args, len, opts, &sums, call);
+        free(sums);
         if (rc != LIEN_EAGAIN)
             break;
-        rc = lieni_ctx_wait_locked(ctx, deadline);
+        rc = now >= deadline ? LIEN_ETIMEDOUT : lieni_ctx_wait_locked(ctx, deadline);
     }
-    free(sums);
     return rc == LIEN_ETIMEDOUT ? LIEN_EAGAIN : rc;
 }
 

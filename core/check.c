@@ -4,6 +4,8 @@
 
 #include "core/check.h"
 
+#include <string.h>
+
 bool lieni_sums_wanted(const lien_ctx *ctx, unsigned flags)
 {
     return (flags & LIEN_CHECKSUM) != 0 || ctx->options.checksum_always;
@@ -15,37 +17,48 @@ static void unborrow(lien_buf *const *bufs, size_t n)
         lieni_buf_unborrow(bufs[--n]);
 }
 
-int lieni_sums_make_locked(lien_ctx *ctx, lien_buf *const *bufs, size_t n, struct lieni_sums *sums)
+static bool are_buffers(const lien_ctx *ctx, const struct lieni_summing *list)
 {
-    if (!bufs || n > LIEN_BUFS_MAX)
-        return 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem))
-            return 0;
+    if (list->n > LIEN_BUFS_MAX || (list->n > 0 && !list->bufs))
+        return false;
+    for (size_t i = 0; i < list->n; i++) {
+        if (!list->bufs[i] || !lieni_buf_in_ctx(list->bufs[i], ctx->mem))
+            return false;
     }
-    lien_buf *held[LIEN_BUFS_MAX]; // the caller's array may change meanwhile
-    for (size_t i = 0; i < n; i++) {
-        held[i] = bufs[i];
-        int rc = lieni_buf_borrow(held[i]);
-        if (rc != 0) {
-            unborrow(held, i);
-            return rc;
-        }
-    }
-    lieni_ctx_unlock(ctx);
-    for (uint32_t i = 0; i < n; i++)
-        sums->of[i] = lieni_bufs_sum(&held[i], 1, 0, UINT64_MAX);
-    lieni_ctx_lock(ctx);
-    unborrow(held, n);
-    return 0;
+    return true;
 }
 
-int lieni_sums_make(lien_ctx *ctx, lien_buf *const *bufs, size_t n, struct lieni_sums *sums)
+int lieni_sums_make(lien_ctx *ctx, const struct lieni_summing *lists, size_t n_lists)
 {
-    lieni_ctx_lock(ctx);
-    int rc = lieni_sums_make_locked(ctx, bufs, n, sums);
+    lien_buf *held[2 * LIEN_BUFS_MAX]; // the caller's arrays may change meanwhile
+    size_t n = 0, at = 0;
+    for (size_t k = 0; k < n_lists; k++) {
+        memset(lists[k].sums, 0, sizeof *lists[k].sums);
+        if (!are_buffers(ctx, &lists[k]))
+            return 0;
+    }
+    for (size_t k = 0; k < n_lists; k++) {
+        for (size_t i = 0; i < lists[k].n; i++) {
+            int rc = lieni_buf_borrow(lists[k].bufs[i]);
+            if (rc != 0) {
+                unborrow(held, n);
+                return rc;
+            }
+            held[n++] = lists[k].bufs[i];
+        }
+    }
+    ctx->inside++;
     lieni_ctx_unlock(ctx);
-    return rc;
+    for (size_t k = 0; k < n_lists; k++) {
+        for (size_t i = 0; i < lists[k].n; i++)
+            lists[k].sums->of[i] = lieni_bufs_sum(&held[at++], 1, 0, UINT64_MAX);
+    }
+    lieni_ctx_lock(ctx);
+    unborrow(held, n);
+    ctx->inside--;
+    if (ctx->closing)
+        lieni_ctx_changed(ctx); // lien_ctx_close waits for us
+    return 0;
 }
 
 // Whether `at` is where a buffer begins or the last one ends. Empty buffers have no place of their own.

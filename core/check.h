@@ -18,10 +18,16 @@ struct lieni_sums {
 
 // Whether a grant with these flags carries checksums.
 bool lieni_sums_wanted(const lien_ctx *ctx, unsigned flags);
-// Hashes `n` buffers; WITHOUT the lock. LIEN_EBUSY, LIEN_EQUARANTINED. What is no such buffer at all is left to whoever grants.
-int lieni_sums_make(lien_ctx *ctx, lien_buf *const *bufs, size_t n, struct lieni_sums *sums);
-// The same with the lock held on entry and exit, and given up meanwhile.
-int lieni_sums_make_locked(lien_ctx *ctx, lien_buf *const *bufs, size_t n, struct lieni_sums *sums);
+// Buffers that a grant is to be made of, and their sums.
+struct lieni_summing {
+    lien_buf *const *bufs;
+    size_t n;
+    struct lieni_sums *sums;
+};
+// Hashes the buffers of up to two grants. The lock is held on entry and exit, and given up meanwhile: the buffers are borrowed then, and whoever closes the ctx waits. The grants have to be made before the
+// lock is given up again, or somebody could write the buffers; so callers look first whether there is room and credit, and that the connection or channel still is. What is no such buffer at all is left
+// to whoever grants. LIEN_EBUSY, LIEN_EQUARANTINED.
+int lieni_sums_make(lien_ctx *ctx, const struct lieni_summing *lists, size_t n_lists);
 
 // Whether operations move whole buffers only, of a source with these lengths: 0, LIEN_EPARTIAL.
 int lieni_check_whole(const lien_op *ops, size_t n_ops, const uint64_t *lens, size_t n);

@@ -631,7 +631,9 @@ int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n, const lien
     lien_ctx *ctx = conn->ctx;
     lieni_ctx_lock(ctx);
     lieni_conn_ref(conn); // another thread may close it meanwhile
-    rc = summed ? lieni_sums_make_locked(conn->ctx, bufs, n, &sums) : 0;
+    rc = lieni_conn_usable(conn);
+    if (rc == 0 && summed)
+        rc = lieni_sums_make(ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
     if (rc == 0)
         rc = open_public(conn, bufs, n, &full, summed ? &sums : NULL, token, grant);
     lieni_conn_unref(conn);

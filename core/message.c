@@ -234,7 +234,7 @@ int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *cons
         rc = check(conn, head_len, bufs, n, &body);
         lieni_conn_ref(conn); // another thread may close it meanwhile
         if (rc == 0)
-            rc = lieni_sums_make_locked(conn->ctx, bufs, n, &sums);
+            rc = lieni_sums_make(conn->ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
         lieni_conn_unref(conn);
     }
     if (rc == 0)
@@ -264,13 +264,17 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     lieni_conn_ref(conn); // another thread may close it meanwhile
     uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
     rc = lieni_verify_leaving(ctx, bufs, n, NULL, deadline);
-    if (rc == 0 && summed)
-        rc = lieni_sums_make_locked(ctx, bufs, n, &sums);
-    while (rc == 0 && (rc = send_locked(conn, head, head_len, bufs, n, summed ? &sums : NULL, NULL,
-                                        &send)) == LIEN_EAGAIN) {
-        rc = lieni_ctx_wait_locked(ctx, deadline);
-        if (rc != 0)
+    while (rc == 0) {
+        uint64_t body;
+        if (summed) // only once there is credit: until then the buffers are the caller's to write
+            rc = check(conn, head_len, bufs, n, &body);
+        if (rc == 0 && summed)
+            rc = lieni_sums_make(ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
+        if (rc == 0)
+            rc = send_locked(conn, head, head_len, bufs, n, summed ? &sums : NULL, NULL, &send);
+        if (rc != LIEN_EAGAIN)
             break;
+        rc = lieni_ctx_wait_locked(ctx, deadline);
     }
     while (send && rc == 0 && !send->released)
         rc = lieni_ctx_wait_locked(ctx, deadline);

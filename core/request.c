@@ -528,7 +528,9 @@ int lien_request_reply_body(lien_request **slot, int status, const void *data, s
     struct lieni_sums sums;
     const bool summed = n > 0 && (request->sums || lieni_sums_wanted(ctx, 0));
     lieni_ctx_lock(ctx);
-    int rc = summed ? lieni_sums_make_locked(ctx, bufs, n, &sums) : 0;
+    int rc = 0;
+    if (summed && request->state == LIENI_REQUEST_LIVE) // others answer nobody
+        rc = lieni_sums_make(ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
     if (rc == 0)
         rc = reply(request, status, data, len);
     if (rc == 0 && n > 0)

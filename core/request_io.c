@@ -438,7 +438,8 @@ static int make_sums(const struct lien_request *request, lien_buf *const *bufs, 
 {
     uint64_t total;
     int rc = may_write(request, bufs, n, opts, true, &total);
-    return rc == 0 ? lieni_sums_make_locked(request->conn->ctx, bufs, n, sums) : rc;
+    return rc == 0 ? lieni_sums_make(request->conn->ctx, &(struct lieni_summing){bufs, n, sums}, 1)
+                   : rc;
 }
 
 // *out gets a reference of the caller's.
