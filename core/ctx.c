@@ -456,8 +456,11 @@ static void close_parts(lien_ctx *ctx)
 {
     lieni_progress_stop(ctx);
     lieni_check_close(ctx);
-    if (ctx->beat.fire)
+    if (ctx->beat.fire) {
+        lieni_ctx_lock(ctx); // a callback that is not back yet arms timers as it gives the lock up
         lieni_timer_fini(&ctx->timers, &ctx->beat);
+        lieni_ctx_unlock(ctx);
+    }
     close_nics(ctx);
     for (unsigned i = 0; i < ctx->n_provs; i++)
         ctx->provs[i].ops->close(ctx->provs[i].prov);

@@ -529,6 +529,7 @@ int lien_request_reply_body(lien_request **slot, int status, const void *data, s
     const bool summed = n > 0 && (request->sums || lieni_sums_wanted(ctx, 0));
     lieni_ctx_lock(ctx);
     int rc = 0;
+    const bool dead = ctx->dead;
     if (summed && request->state == LIENI_REQUEST_LIVE) // others answer nobody
         rc = lieni_sums_make(ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
     if (rc == 0)
@@ -539,13 +540,15 @@ int lien_request_reply_body(lien_request **slot, int status, const void *data, s
         forget_reply(request);
     if (rc == 0) {
         *slot = NULL;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && !dead; i++) {
             lieni_buf_free_locked(bufs[i]); // when it is released
             bufs[i] = NULL;
         }
         finish(request);
     }
     lieni_ctx_unlock(ctx);
+    for (size_t i = 0; i < n && rc == 0 && dead; i++)
+        lien_buf_free(&bufs[i]); // takes the gate of what is left, which comes before the lock
     return rc;
 }
 

@@ -24,7 +24,14 @@
 
 #include <lien/lien.h>
 
-#define LEN          ((size_t)300000)
+#define LEN       ((size_t)300000)
+#define SANITIZED 0
+#if defined(__has_feature) // clang's, which the sanitized builds are made with
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#undef SANITIZED
+#define SANITIZED 1
+#endif
+#endif
 #define NOT_HERE     77 // exit status: the restriction cannot be had
 #define HANG_SECONDS 60
 
@@ -168,10 +175,8 @@ static rlim_t address_space(void)
 
 static void little_memory(unsigned mib)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    (void)mib;
-    _exit(NOT_HERE); // their shadow is larger than any limit
-#endif
+    if (SANITIZED)
+        _exit(NOT_HERE); // the shadow is larger than any limit
     char value[64];
     const rlim_t most = address_space() + ((rlim_t)mib << 20);
     limit(RLIMIT_AS, most);
