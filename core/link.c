@@ -491,8 +491,11 @@ static int frame_in(struct lien_conn *conn, struct lieni_recv_slot *slot, size_t
     if (rc != 0)
         return rc;
     if (frame.kind == LIENI_FRAME_MSG) {
-        *why = "a message that names no live grant";
         rc = lieni_message_arrived(conn, slot, &frame);
+        *why = rc == LIEN_ESTALE ? "a message that names no live grant"
+               : rc == LIEN_ECHECKSUM
+                   ? "a message whose body has no checksum, which option checksum demands"
+                   : "a message that cannot be taken";
         return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
     }
     if (frame.kind == LIENI_FRAME_CALL) {

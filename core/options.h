@@ -34,7 +34,8 @@
     X(linger_ms, UINT, "1000", 0, 60000, "ms",                                                     \
       "Most time a closing connection waits for its queued messages and the peer's farewell")      \
     X(release_ms, UINT, "10000", 20, 3600000, "ms",                                                \
-      "A peer that owes the release of a revoked grant for so long loses the connection")          \
+      "A peer that owes the release of a revoked grant, or of the read space of a call that "      \
+      "ended, for so long loses the connection")                                                   \
     X(reads_per_nic, UINT, "32", 1, 65536, "READs",                                                \
       "READs in flight on one NIC, shared fairly by its connections")                              \
     X(read_piece, UINT, "1M", 4096, 1073741824, "bytes",                                           \

@@ -256,7 +256,7 @@ LIEN_API int lien_pool_open(lien_ctx *ctx, const lien_pool_opts *opts, lien_pool
 // Closes the pool and stores NULL. Its memory goes back to the system when the last buffer is home; buffers stay valid until then. Never blocks.
 LIEN_API int lien_pool_close(lien_pool **pool);
 
-// A buffer of `len` bytes (1 .. limit - reserve), aligned to 4096. Its contents are unspecified. LIEN_ELIMIT: the pool's limit leaves no room
+// A buffer of `len` bytes (1 .. limit - reserve), aligned to 4096. Its contents are unspecified, or 0 with LIEN_ZERO. LIEN_ELIMIT: the pool's limit leaves no room
 // now, or others wait for it. LIEN_EMSGSIZE: `len` is above limit - reserve. LIEN_ESTATE: the pool is closed. LIEN_ENOMEM. O(1) up to 64 MiB.
 // Never blocks.
 LIEN_API int lien_pool_alloc(lien_pool *pool, size_t len, lien_buf **buf);
