@@ -293,6 +293,7 @@ int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn *
     conn->object = LIENI_OBJECT_CONN;
     conn->ctx = ctx;
     conn->opts = *opts;
+    conn->serial = ++ctx->conns_made;
     init_lists(conn);
     int rc = 0;
     if (ctx->options.trace > 0)

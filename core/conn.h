@@ -67,7 +67,9 @@ struct lien_conn {
     struct lieni_timer timer; // of the state
     uint64_t destroy_wait;    // ns until the next try
 
-    uint64_t id;
+    uint64_t id; // what the server said: another connection may have the same
+    uint64_t
+        serial; // counts the connections of the ctx from 1: no peer chooses it, and it is never used again
     bool server;   // accepted, not opened: tells tokens of the two sides apart
     char peer[96]; // host:port of the bootstrap
     char peer_host[96];

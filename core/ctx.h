@@ -72,6 +72,7 @@ struct lien_ctx {
 
     struct lieni_node nics;
     struct lieni_node conns;          // all that are not freed
+    uint64_t conns_made;              // the serial of the last one
     struct lieni_node listeners;      // the same
     struct lieni_node work;           // connections that need progress context
     struct lieni_node channels;       // until their last callback ran

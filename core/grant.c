@@ -108,7 +108,7 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
     }
     int rc = lieni_bufs_may_leave(bufs, n, own); // [R15]
     if (rc == 0)
-        rc = lieni_bufs_may_expose(bufs, n, conn->id); // [R16]
+        rc = lieni_bufs_may_expose(bufs, n, conn->serial); // [R16]
     if (rc != 0 || (flags & LIENI_GRANT_BORROWED))
         return rc;
     struct lieni_log_at at = lieni_conn_at(conn, 0);
@@ -261,7 +261,7 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
         borrowed += rc == 0;
     }
     if (rc == 0)
-        rc = lieni_bufs_expose(bufs, n, conn->id, &conn->exposures);
+        rc = lieni_bufs_expose(bufs, n, conn->serial, conn->id, &conn->exposures);
     if (rc == 0)
         rc = fill_keys(grant, sums, keys, n_keys);
     if (rc == 0)

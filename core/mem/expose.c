@@ -43,7 +43,7 @@ int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn)
         if (pool->reuse == LIEN_REUSE_PEER && pool->peer != 0 && pool->peer != conn)
             return lieni_mem_fail(pool->root, LIEN_ESTATE,
                                   "a buffer's pool (LIEN_REUSE_PEER) is connection %016llx's alone",
-                                  (unsigned long long)pool->peer);
+                                  (unsigned long long)pool->peer_id);
         // Those of this grant that are of this pool and new to it.
         size_t more = 0;
         for (size_t j = 0; pool->reuse == LIEN_REUSE_PROVEN && j <= i; j++)
@@ -58,13 +58,16 @@ int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn)
     return 0;
 }
 
-int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, struct lieni_node *list)
+int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, uint64_t id,
+                      struct lieni_node *list)
 {
     for (size_t i = 0; i < n; i++) {
         lien_buf *buf = bufs[i];
         lien_pool *pool = pool_of(buf);
-        if (pool && pool->reuse == LIEN_REUSE_PEER)
+        if (pool && pool->reuse == LIEN_REUSE_PEER) {
             pool->peer = conn;
+            pool->peer_id = id;
+        }
         if (!lieni_buf_proven(buf) || find(buf, conn))
             continue;
         struct lieni_exposure *e = calloc(1, sizeof *e);

@@ -106,10 +106,11 @@ int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_dou
 
 // Reuse (R16). Whether its pool's policy is LIEN_REUSE_PROVEN: then each grant has regions of its own.
 bool lieni_buf_proven(const lien_buf *buf);
-// Whether these can be granted over this connection: 0; LIEN_ESTATE (the pool is another connection's alone), LIEN_ELIMIT (expose_max).
+// Whether these can be granted over this connection (its serial, for the peer may choose the id): 0; LIEN_ESTATE (the pool is another connection's alone), LIEN_ELIMIT (expose_max).
 int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn);
-// They are: from now on memory of a LIEN_REUSE_PROVEN pool goes home only after lieni_exposures_end() of `list`, the connection's. LIEN_ENOMEM.
-int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, struct lieni_node *list);
+// They are: from now on memory of a LIEN_REUSE_PROVEN pool goes home only after lieni_exposures_end() of `list`, the connection's. `id`: for texts only. LIEN_ENOMEM.
+int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, uint64_t id,
+                      struct lieni_node *list);
 // The connection's endpoint is gone: proven, or they wait for the domain's end.
 void lieni_exposures_end(struct lieni_node *list, struct lieni_domain *domain, bool proven);
 

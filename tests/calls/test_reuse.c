@@ -736,6 +736,24 @@ Test(reuse, without_proof_it_waits_for_the_domain)
     unproven(LIENI_SIM_OWN_ONLY, SMALL);
 }
 
+static lien_conn *connect_more(struct world *w, unsigned node)
+{
+    char bound[96], address[96];
+    lien_conn *conn;
+    lien_conn_opts co;
+    lien_conn_opts_init(&co);
+    co.arg = w;
+    co.on_open = opened;
+    w->open = false;
+    cr_assert_eq(lien_listener_address(w->listener, bound, sizeof(bound)), 0);
+    snprintf(address, sizeof(address), "%s%s", lieni_sim_node_host(w->sim, SERVER),
+             strrchr(bound, ':'));
+    cr_assert_eq(lien_conn_open(w->ctx[node], address, &co, &conn), 0);
+    cr_assert(run_until(w, &w->open, 1000));
+    run_ms(w, 10);
+    return conn;
+}
+
 Test(reuse, a_pool_of_one_peer)
 {
     struct world *w = plain();
@@ -748,18 +766,7 @@ Test(reuse, a_pool_of_one_peer)
     lien_buf_free(&buf);
     // Another connection of the same two: nothing of this pool for it.
     lien_conn *mine = w->conn[SERVER], *theirs = w->conn[CLIENT];
-    char bound[96], address[96];
-    lien_conn_opts co;
-    lien_conn_opts_init(&co);
-    co.arg = w;
-    co.on_open = opened;
-    w->open = false;
-    cr_assert_eq(lien_listener_address(w->listener, bound, sizeof(bound)), 0);
-    snprintf(address, sizeof(address), "%s%s", lieni_sim_node_host(w->sim, SERVER),
-             strrchr(bound, ':'));
-    cr_assert_eq(lien_conn_open(w->ctx[CLIENT], address, &co, &w->conn[CLIENT]), 0);
-    cr_assert(run_until(w, &w->open, 1000));
-    run_ms(w, 10);
+    w->conn[CLIENT] = connect_more(w, CLIENT);
     cr_assert_neq(w->conn[SERVER], mine);
     lien_grant *grant;
     buf = from(pool, SMALL, &data);
@@ -771,6 +778,42 @@ Test(reuse, a_pool_of_one_peer)
     lien_conn_close(&theirs);
     run_ms(w, 3000);
     lien_pool_close(&pool);
+    world_close(w);
+}
+
+// The server of a connection chooses its id, so two connections may have one: here the two ends of one.
+Test(reuse, connections_of_one_id_are_two)
+{
+    struct world *w = plain();
+    lien_conn *first = w->conn[SERVER];
+    lien_conn *out = connect_more(w, SERVER), *in = w->conn[SERVER];
+    cr_assert_neq(in, first);
+    cr_assert_eq(out->id, in->id);
+    lien_pool *own = pool_of(w, SERVER, 0, LIEN_REUSE_PEER, 0);
+    lien_pool *proven = pool_of(w, SERVER, 0, LIEN_REUSE_PROVEN, 0);
+    lien_token token;
+    lien_grant *grant[3];
+    uint8_t *data;
+    lien_buf *buf = from(own, SMALL, &data);
+    cr_assert_eq(lien_grant_open(out, &buf, 1, NULL, &token, &grant[0]), 0);
+    cr_assert_eq(lien_grant_open(in, &buf, 1, NULL, &token, &grant[1]), LIEN_ESTATE);
+    lien_buf_free(&buf);
+    buf = from(proven, SMALL, &data);
+    cr_assert_eq(lien_grant_open(out, &buf, 1, NULL, &token, &grant[1]), 0);
+    cr_assert_eq(lien_grant_open(in, &buf, 1, NULL, &token, &grant[2]), 0);
+    lien_buf_free(&buf);
+    cr_assert(!lieni_list_empty(&out->exposures));
+    cr_assert(!lieni_list_empty(&in->exposures)); // each keeps the memory by itself
+    cr_assert_eq(exposed(w, SERVER), SMALL);
+    for (unsigned i = 0; i < 3; i++)
+        lien_grant_close(&grant[i]);
+    lien_conn_close(&out);
+    lien_conn_close(&in);
+    w->conn[SERVER] = first;
+    run_ms(w, 3000);
+    cr_assert_eq(exposed(w, SERVER), 0);
+    lien_pool_close(&own);
+    lien_pool_close(&proven);
     world_close(w);
 }
 
