@@ -261,11 +261,14 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
         borrowed += rc == 0;
     }
     if (rc == 0)
-        rc = lieni_bufs_expose(bufs, n, conn->serial, conn->id, &conn->exposures);
-    if (rc == 0)
         rc = fill_keys(grant, sums, keys, n_keys);
     if (rc == 0)
+        rc = lieni_bufs_expose(bufs, n, conn->serial, conn->id, &conn->exposures);
+    if (rc == 0) {
         rc = name_take(&conn->grants, grant);
+        if (rc != 0)
+            lieni_bufs_unexpose(bufs, n, conn->serial); // a refused grant changes nothing
+    }
     if (rc != 0) {
         // A region that would not close can still be read: what it covers must not go home.
         bool closed = close_own(grant);
@@ -368,6 +371,7 @@ static void over(struct lien_grant *grant)
 void lieni_grant_untold(struct lien_grant *grant)
 {
     struct lieni_grant_slot *slot = &grant->conn->grants.slots[grant->name.slot];
+    lieni_bufs_unexpose(grant->bufs, grant->n, grant->conn->serial);
     over(grant);
     slot->gen--; // the peer expects this generation next
 }

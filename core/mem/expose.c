@@ -34,6 +34,25 @@ static struct lieni_exposure *find(lien_buf *buf, uint64_t conn)
     return NULL;
 }
 
+static bool among(lien_buf *const *bufs, size_t n, const lien_buf *buf)
+{
+    size_t i = 0;
+    while (i < n && bufs[i] != buf)
+        i++;
+    return i < n;
+}
+
+// Bytes of this pool among these that nobody knows a key of yet. One buffer may be there twice.
+static size_t newly(const lien_pool *pool, lien_buf *const *bufs, size_t n)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (pool_of(bufs[i]) == pool && !lieni_buf_exposed(bufs[i]) && !among(bufs, i, bufs[i]))
+            bytes += bufs[i]->cap;
+    }
+    return bytes;
+}
+
 int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn)
 {
     for (size_t i = 0; i < n; i++) {
@@ -44,43 +63,15 @@ int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn)
             return lieni_mem_fail(pool->root, LIEN_ESTATE,
                                   "a buffer's pool (LIEN_REUSE_PEER) is connection %016llx's alone",
                                   (unsigned long long)pool->peer_id);
-        // Those of this grant that are of this pool and new to it.
-        size_t more = 0;
-        for (size_t j = 0; pool->reuse == LIEN_REUSE_PROVEN && j <= i; j++)
-            more += pool_of(bufs[j]) == pool && !lieni_buf_exposed(bufs[j]) ? bufs[j]->cap : 0;
+        if (pool->reuse != LIEN_REUSE_PROVEN || (i > 0 && pool_of(bufs[i - 1]) == pool))
+            continue; // not bounded, or seen
+        const size_t more = newly(pool, bufs, n);
         if (more > 0 && pool->exposed + more > pool->expose_max)
             return lieni_mem_fail(
                 pool->root, LIEN_ELIMIT,
                 "peers know the keys of %zu bytes of a pool (LIEN_REUSE_PROVEN), and %zu more are "
                 "above its expose_max of %zu: connections that saw them have to end first",
                 pool->exposed, more, pool->expose_max);
-    }
-    return 0;
-}
-
-int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, uint64_t id,
-                      struct lieni_node *list)
-{
-    for (size_t i = 0; i < n; i++) {
-        lien_buf *buf = bufs[i];
-        lien_pool *pool = pool_of(buf);
-        if (pool && pool->reuse == LIEN_REUSE_PEER) {
-            pool->peer = conn;
-            pool->peer_id = id;
-        }
-        if (!lieni_buf_proven(buf) || find(buf, conn))
-            continue;
-        struct lieni_exposure *e = calloc(1, sizeof *e);
-        if (!e)
-            return LIEN_ENOMEM; // those before it stay: too careful is safe
-        e->buf = buf;
-        e->conn = conn;
-        if (!lieni_buf_exposed(buf)) {
-            pool->exposed += buf->cap;
-            buf->root->bytes_exposed += buf->cap;
-        }
-        lieni_list_append(&buf->exposures, &e->by_buf);
-        lieni_list_append(list, &e->by_conn);
     }
     return 0;
 }
@@ -99,6 +90,57 @@ static void end(struct lieni_exposure *e)
     pool_of(buf)->exposed -= buf->cap;
     buf->root->bytes_exposed -= buf->cap;
     lieni_buf_settle_freed(buf);
+}
+
+static int expose(lien_buf *buf, uint64_t conn, struct lieni_node *list)
+{
+    struct lieni_exposure *e = find(buf, conn);
+    if (!e) {
+        e = calloc(1, sizeof *e);
+        if (!e)
+            return LIEN_ENOMEM;
+        e->buf = buf;
+        e->conn = conn;
+        if (!lieni_buf_exposed(buf)) {
+            pool_of(buf)->exposed += buf->cap;
+            buf->root->bytes_exposed += buf->cap;
+        }
+        lieni_list_append(&buf->exposures, &e->by_buf);
+        lieni_list_append(list, &e->by_conn);
+    }
+    e->grants++;
+    return 0;
+}
+
+int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, uint64_t id,
+                      struct lieni_node *list)
+{
+    for (size_t i = 0; i < n; i++) {
+        lien_pool *pool = pool_of(bufs[i]);
+        int rc = lieni_buf_proven(bufs[i]) ? expose(bufs[i], conn, list) : 0;
+        if (rc != 0) {
+            lieni_bufs_unexpose(bufs, i, conn);
+            return rc;
+        }
+        if (pool && pool->reuse == LIEN_REUSE_PEER) {
+            pool->peer = conn;
+            pool->peer_id = id;
+            pool->peer_grants++;
+        }
+    }
+    return 0;
+}
+
+void lieni_bufs_unexpose(lien_buf *const *bufs, size_t n, uint64_t conn)
+{
+    for (size_t i = 0; i < n; i++) {
+        lien_pool *pool = pool_of(bufs[i]);
+        struct lieni_exposure *e = find(bufs[i], conn);
+        if (e && --e->grants == 0)
+            end(e);
+        if (pool && pool->reuse == LIEN_REUSE_PEER && --pool->peer_grants == 0)
+            pool->peer = pool->peer_id = 0;
+    }
 }
 
 void lieni_exposures_end(struct lieni_node *list, struct lieni_domain *domain, bool proven)

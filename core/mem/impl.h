@@ -132,7 +132,9 @@ struct lieni_exposure {
     struct lieni_node by_buf;  // buf.exposures
     struct lieni_node by_conn; // the connection's list, or root.exposures
     lien_buf *buf;
-    uint64_t conn;               // its serial
+    uint64_t conn; // its serial
+    uint64_t
+        grants; // that showed it a key, over or not; a buffer that is twice in one counts twice
     struct lieni_domain *domain; // whose end would prove it over: the endpoint's did not; else NULL
 };
 
@@ -177,6 +179,7 @@ struct lien_pool {
     size_t limit, reserve; // whole pages
     lien_reuse reuse;
     uint64_t peer, peer_id; // LIEN_REUSE_PEER: serial and id of the connection it is of, once it is
+    uint64_t peer_grants;   // buffers that were granted to it, over or not
     size_t exposed, expose_max; // LIEN_REUSE_PROVEN
     size_t out_plain, out_received;
     size_t mapped, class_mapped;

@@ -108,9 +108,11 @@ int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_dou
 bool lieni_buf_proven(const lien_buf *buf);
 // Whether these can be granted over this connection (its serial, for the peer may choose the id): 0; LIEN_ESTATE (the pool is another connection's alone), LIEN_ELIMIT (expose_max).
 int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn);
-// They are: from now on memory of a LIEN_REUSE_PROVEN pool goes home only after lieni_exposures_end() of `list`, the connection's. `id`: for texts only. LIEN_ENOMEM.
+// They are: from now on memory of a LIEN_REUSE_PROVEN pool goes home only after lieni_exposures_end() of `list`, the connection's. `id`: for texts only. LIEN_ENOMEM: nothing changed.
 int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, uint64_t id,
                       struct lieni_node *list);
+// They were not, after all: the keys of one grant never left. What other grants of this connection showed stays.
+void lieni_bufs_unexpose(lien_buf *const *bufs, size_t n, uint64_t conn);
 // The connection's endpoint is gone: proven, or they wait for the domain's end.
 void lieni_exposures_end(struct lieni_node *list, struct lieni_domain *domain, bool proven);
 

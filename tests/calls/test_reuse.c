@@ -817,6 +817,80 @@ Test(reuse, connections_of_one_id_are_two)
     world_close(w);
 }
 
+static lien_grant *grant_one(struct world *w, lien_buf *buf, int expected)
+{
+    lien_token token;
+    lien_grant *grant = NULL;
+    int rc = lien_grant_open(w->conn[SERVER], &buf, 1, NULL, &token, &grant);
+    cr_assert_eq(rc, expected, "%s", lien_errname(rc));
+    return grant;
+}
+
+// What was refused, or taken back before it left, bound no pool and counts for nothing; what left before stays.
+Test(reuse, a_refused_grant_shows_nothing)
+{
+    struct world *w = plain();
+    lien_pool *own = pool_of(w, SERVER, 0, LIEN_REUSE_PEER, 0);
+    lien_pool *proven = pool_of(w, SERVER, 0, LIEN_REUSE_PROVEN, SMALL);
+    struct lieni_grant_table *names = &w->conn[SERVER]->grants;
+    const uint32_t max = names->max;
+    uint8_t *data;
+    lien_buf *one = from(own, SMALL, &data), *buf = from(proven, SMALL, &data);
+    for (unsigned untold = 0; untold < 2; untold++) {
+        names->max = untold ? max : 0; // no name is left, as with option grants_conn
+        for (unsigned i = 0; i < 2; i++) {
+            lien_buf *both[] = {one, buf, buf, one};
+            struct lieni_key keys[LIEN_BUFS_MAX];
+            uint32_t n_keys;
+            struct lien_grant *grant;
+            lieni_ctx_lock(w->ctx[SERVER]);
+            int rc = lieni_grant_open(w->conn[SERVER], both, 4, 0, NULL, NULL, keys, &n_keys,
+                                      &grant);
+            cr_assert_eq(rc, untold ? 0 : LIEN_ELIMIT, "%s", lien_errname(rc));
+            if (untold)
+                lieni_grant_untold(grant);
+            lieni_ctx_unlock(w->ctx[SERVER]);
+            cr_assert_eq(exposed(w, SERVER), 0);
+        }
+    }
+    // So another may have the pool, and the limit is not used up: one buffer twice is one.
+    lien_conn *first = w->conn[SERVER], *theirs = w->conn[CLIENT];
+    w->conn[CLIENT] = connect_more(w, CLIENT);
+    lien_grant *live[3];
+    live[0] = grant_one(w, one, 0);
+    live[1] = grant_one(w, buf, 0);
+    cr_assert_eq(exposed(w, SERVER), SMALL);
+    // Taken back: what the grants before it showed is known all the same.
+    for (unsigned i = 0; i < 2; i++) {
+        lien_buf *both[] = {one, buf};
+        struct lieni_key keys[LIEN_BUFS_MAX];
+        uint32_t n_keys;
+        lieni_ctx_lock(w->ctx[SERVER]);
+        cr_assert_eq(
+            lieni_grant_open(w->conn[SERVER], both, 2, 0, NULL, NULL, keys, &n_keys, &live[2]), 0);
+        lieni_grant_untold(live[2]);
+        lieni_ctx_unlock(w->ctx[SERVER]);
+    }
+    lien_conn *second = w->conn[SERVER];
+    w->conn[SERVER] = first;
+    grant_one(w, one, LIEN_ESTATE);
+    lien_buf_free(&buf);
+    buf = from(proven, SMALL, &data);
+    grant_one(w, buf, LIEN_ELIMIT);
+    cr_assert_eq(exposed(w, SERVER), SMALL);
+    lien_buf_free(&buf);
+    lien_buf_free(&one);
+    lien_grant_close(&live[0]);
+    lien_grant_close(&live[1]);
+    lien_conn_close(&second);
+    lien_conn_close(&theirs);
+    run_ms(w, 3000);
+    cr_assert_eq(exposed(w, SERVER), 0);
+    lien_pool_close(&own);
+    lien_pool_close(&proven);
+    world_close(w);
+}
+
 Test(reuse, options_are_checked)
 {
     struct world *w = plain();
