@@ -154,7 +154,7 @@ struct lieni_region {
 };
 int lieni_buf_region(lien_buf *buf, const struct lieni_provider *prov, struct lieni_domain *domain,
                      struct lieni_region *region);
-// A region of the buffer's own (LIEN_REVOCABLE), that peers may READ; closed by the caller with prov->mr_close before it ends its borrow. If that fails, the borrow ends by
+// A region of the buffer's own (LIEN_REVOCABLE, LIEN_REUSE_PROVEN), of its length at this time (above 0), that peers may READ; closed by the caller with prov->mr_close before it ends its borrow. If that fails, the borrow ends by
 // lieni_buf_lose(). Before the domain's end, in any case.
 int lieni_buf_own_region(lien_buf *buf, const struct lieni_provider *prov,
                          struct lieni_domain *domain, struct lieni_region *region);

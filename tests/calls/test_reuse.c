@@ -891,6 +891,57 @@ Test(reuse, a_refused_grant_shows_nothing)
     world_close(w);
 }
 
+// A reader makes its token longer: a region of the grant's own ends where the buffer does, within its last page. A shared one does not, and there the old bytes are read.
+static void lengthened(lien_reuse reuse, unsigned flags, bool reads)
+{
+    enum {
+        GRANTED = 100
+    };
+    struct world *w = plain();
+    lien_pool *pool = pool_of(w, SERVER, 0, reuse, 0), *into = pool_of(w, CLIENT, 0, 0, 0);
+    uint8_t *data, *got;
+    lien_buf *buf = from(pool, SMALL, &data);
+    memset(data, 0xaa, SMALL);
+    lien_buf_free(&buf);
+    buf = from(pool, GRANTED, &data);
+    cr_assert_eq(data[GRANTED], 0xaa);
+    memset(data, 1, GRANTED);
+    lien_grant_opts opts;
+    lien_grant_opts_init(&opts);
+    opts.flags = flags;
+    lien_token token;
+    lien_grant *grant;
+    cr_assert_eq(lien_grant_open(w->conn[SERVER], &buf, 1, &opts, &token, &grant), 0);
+    struct lieni_token_data parts;
+    const char *why;
+    cr_assert_eq(lieni_token_decode(token.bytes, token.len, &parts, &why), 0, "%s", why);
+    parts.keys[0].len = parts.total = SMALL;
+    lieni_token_encode(&parts, &token);
+    struct transfer t = {0};
+    lien_buf *dest = from(into, SMALL, &got);
+    memset(got, 0, SMALL);
+    cr_assert_eq(start(w, &token, dest, NULL, 0, &t), 0);
+    cr_assert(run_until(w, &t.s.released, 5000));
+    cr_assert_eq(t.s.status == 0, reads, "%s", lien_errname(t.s.status));
+    cr_assert_eq(got[GRANTED], reads ? 0xaa : 0);
+    lien_space_free(&t.space);
+    lien_grant_close(&grant);
+    lien_buf_free(&buf);
+    for (unsigned i = 0; i < 2; i++)
+        lien_conn_close(&w->conn[i]);
+    run_ms(w, 3000);
+    lien_pool_close(&pool);
+    lien_pool_close(&into);
+    world_close(w);
+}
+
+Test(reuse, a_lengthened_token_reaches_no_other_memory)
+{
+    lengthened(LIEN_REUSE_PROVEN, 0, false);
+    lengthened(LIEN_REUSE_RELEASE, LIEN_REVOCABLE, false);
+    lengthened(LIEN_REUSE_RELEASE, 0, true);
+}
+
 Test(reuse, options_are_checked)
 {
     struct world *w = plain();

@@ -216,7 +216,7 @@ LIEN_API int lien_ctx_metrics(lien_ctx *ctx, char **text);
 typedef enum lien_reuse {
     LIEN_REUSE_RELEASE =
         0, // once it was released and freed: for peers that are trusted to release what they have done with
-    // Freed memory goes home only when the endpoint of each connection that saw its key has ended with proof. Each grant has a region of its own, so that a key reaches no other memory, and ends with the
+    // Freed memory goes home only when the endpoint of each connection that saw its key has ended with proof. Each granted buffer has a region of its own, of its length then, so that a key reaches no other memory, and ends with the
     // grant; a READ that comes later costs the connection (on tcp). A buffer that was released is its holder's again all the same: free it rather than write what this peer must not see.
     // What waits so is bounded by `expose_max` and counts as handed out.
     LIEN_REUSE_PROVEN = 1,
