@@ -72,7 +72,9 @@ static lien_pool *pool_new(struct lieni_mem_root *root, const lien_pool_opts *op
                     (root->args.guard && !(opts->flags & LIEN_UNGUARDED));
     pool->node = opts->numa_node;
     pool->reuse = opts->reuse;
-    pool->expose_max = opts->expose_max ? opts->expose_max : opts->limit / 2;
+    // Whole pages, as buffers are counted: so it is at least the smallest buffer.
+    pool->expose_max = pages_up(opts->expose_max ? opts->expose_max : opts->limit - opts->limit / 2,
+                                LIENI_PAGE);
     pool->limit = pages_up(opts->limit, LIENI_PAGE);
     pool->reserve = pages_up(opts->reserve, LIENI_PAGE);
     pool->page = opts->flags & LIEN_HUGE_PAGES ? lieni_huge_page() : LIENI_PAGE;

@@ -942,6 +942,46 @@ Test(reuse, a_lengthened_token_reaches_no_other_memory)
     lengthened(LIEN_REUSE_RELEASE, 0, true);
 }
 
+// However small, it is enough for a buffer: both are counted in whole pages.
+Test(reuse, the_bound_is_whole_pages)
+{
+    static const struct {
+        size_t limit, expose_max, pages;
+    } cases[] = {{1, 0, 1},         {SMALL, 0, 1},
+                 {SMALL + 1, 0, 1}, {3 * SMALL, 0, 2},
+                 {3 * SMALL, 1, 1}, {3 * SMALL, SMALL + 1, 2},
+                 {1, 1, 1},         {3 * SMALL, 3 * SMALL, 3}};
+    struct world *w = plain();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        lien_pool *pool;
+        lien_pool_opts opts;
+        lien_pool_opts_init(&opts);
+        opts.limit = cases[i].limit;
+        opts.reserve = 0;
+        opts.reuse = LIEN_REUSE_PROVEN;
+        opts.expose_max = cases[i].expose_max;
+        cr_assert_eq(lien_pool_open(w->ctx[SERVER], &opts, &pool), 0);
+        lien_grant *grant[4];
+        lien_buf *buf;
+        size_t n = 0;
+        for (int rc = 0; rc == 0;) {
+            rc = lien_pool_alloc(pool, 1, &buf);
+            if (rc != 0)
+                break; // the limit itself
+            lien_token token;
+            rc = lien_grant_open(w->conn[SERVER], &buf, 1, NULL, &token, &grant[n]);
+            cr_assert(rc == 0 || rc == LIEN_ELIMIT, "%s", lien_errname(rc));
+            n += rc == 0;
+            lien_buf_free(&buf);
+        }
+        cr_assert_eq(n, cases[i].pages, "case %zu: %zu", i, n);
+        while (n > 0)
+            lien_grant_close(&grant[--n]);
+        lien_pool_close(&pool);
+    }
+    world_close(w);
+}
+
 Test(reuse, options_are_checked)
 {
     struct world *w = plain();

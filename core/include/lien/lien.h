@@ -221,7 +221,7 @@ typedef enum lien_reuse {
     // What waits so is bounded by `expose_max` and counts as handed out.
     LIEN_REUSE_PROVEN = 1,
     LIEN_REUSE_PEER =
-        2 // pools of their own: the first connection that is granted a buffer of this pool is the only one ever
+        2 // pools of their own: the first connection that is granted a buffer of this pool is the only one ever: a channel's next connection is another (LIEN_ESTATE)
 } lien_reuse;
 
 typedef struct lien_pool_opts {
@@ -236,7 +236,7 @@ typedef struct lien_pool_opts {
     int numa_node;   // node to allocate on, or -1 for any; default -1
     lien_reuse reuse;
     size_t
-        expose_max; // LIEN_REUSE_PROVEN: bytes whose keys peers may know at once; a grant of more is LIEN_ELIMIT. Default 0: limit / 2
+        expose_max; // LIEN_REUSE_PROVEN: bytes whose keys peers may know at once; a grant of more is LIEN_ELIMIT. Default 0: limit / 2. Rounded up to whole pages of 4096, as buffers are counted
 } lien_pool_opts;
 
 static inline void lien_pool_opts_init(lien_pool_opts *opts)
