@@ -147,6 +147,9 @@ static int check_file(const struct source *from, int fd)
         return refuse(from, "cannot be examined: %s", strerror(errno));
     if (!S_ISREG(st.st_mode))
         return refuse(from, "is not a regular file");
+    if (st.st_uid != 0 && st.st_uid != geteuid())
+        return refuse(from, "belongs to uid %lu, neither to root nor to this process's uid %lu",
+                      (unsigned long)st.st_uid, (unsigned long)geteuid());
     if (st.st_mode & (S_IRWXO | S_IWGRP))
         return refuse(from, "is open to others (mode %04o): make it 0600, or 0640 for a group",
                       (unsigned)st.st_mode & 07777u);

@@ -180,6 +180,29 @@ Test(file, who_may_read_and_write, .init = make_dir, .fini = remove_dir)
     }
 }
 
+// Its owner can always write it. Only root can give files away; others see that their own is taken, above.
+Test(file, whose_it_is, .init = make_dir, .fini = remove_dir)
+{
+    struct lieni_keyring *ring = NULL;
+    if (geteuid() != 0)
+        return;
+    write_key(HEX32 "\n", 0600);
+    cr_assert_eq(chown(path, 4711, 0), 0);
+    cr_assert_eq(open_ring(NULL, 0, path, &ring), LIEN_EOPTION);
+    cr_assert_not_null(strstr(seen.text, "uid 4711"), "%s", seen.text);
+    cr_assert_not_null(strstr(seen.text, "uid 0"), "%s", seen.text);
+    cr_assert_eq(chmod(dir, 0755), 0);
+    for (unsigned own = 0; own < 2; own++) { // the process's own, and root's that it may read
+        cr_assert_eq(chown(path, own ? 4711 : 0, 0), 0);
+        cr_assert_eq(chmod(path, own ? 0600 : 0640), 0);
+        cr_assert_eq(seteuid(4711), 0);
+        int rc = open_ring(NULL, 0, path, &ring);
+        cr_assert_eq(seteuid(0), 0);
+        cr_assert_eq(rc, 0, "%s", seen.text);
+        lieni_keyring_close(ring);
+    }
+}
+
 Test(file, what_is_in_it, .init = make_dir, .fini = remove_dir)
 {
     char text[32768] = "";
