@@ -487,7 +487,7 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n,
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
         if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem) ||
-            lieni_buf_kept(bufs[i]))
+            lieni_buf_kept(bufs[i]) || lieni_buf_among(bufs[i], bufs, i))
             return LIEN_EINVAL;
         total += lien_buf_len(bufs[i]);
     }

@@ -138,6 +138,14 @@ bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root)
     return buf && alive(buf) && buf->root == root;
 }
 
+bool lieni_buf_among(const lien_buf *buf, lien_buf *const *bufs, size_t n)
+{
+    size_t i = 0;
+    while (i < n && bufs[i] != buf)
+        i++;
+    return i < n;
+}
+
 void *lieni_buf_addr(const lien_buf *buf)
 {
     return buf->addr;

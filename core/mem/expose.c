@@ -34,20 +34,13 @@ static struct lieni_exposure *find(lien_buf *buf, uint64_t conn)
     return NULL;
 }
 
-static bool among(lien_buf *const *bufs, size_t n, const lien_buf *buf)
-{
-    size_t i = 0;
-    while (i < n && bufs[i] != buf)
-        i++;
-    return i < n;
-}
-
 // Bytes of this pool among these that nobody knows a key of yet. One buffer may be there twice.
 static size_t newly(const lien_pool *pool, lien_buf *const *bufs, size_t n)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < n; i++) {
-        if (pool_of(bufs[i]) == pool && !lieni_buf_exposed(bufs[i]) && !among(bufs, i, bufs[i]))
+        if (pool_of(bufs[i]) == pool && !lieni_buf_exposed(bufs[i]) &&
+            !lieni_buf_among(bufs[i], bufs, i))
             bytes += bufs[i]->cap;
     }
     return bytes;

@@ -137,6 +137,8 @@ void lieni_pool_unref(lien_pool *pool);
 
 enum lieni_buf_state lieni_buf_state(const lien_buf *buf);
 bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root);
+// Whether it is one of these. What frees or keeps buffers takes each once.
+bool lieni_buf_among(const lien_buf *buf, lien_buf *const *bufs, size_t n);
 
 // Whether the handle is one that was not freed (also not freed while lent). For checks of handles from outside.
 bool lieni_buf_alive(const lien_buf *buf);

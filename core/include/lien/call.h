@@ -121,7 +121,7 @@ LIEN_API int lien_request_write_wait(lien_request *request, lien_buf *const *buf
 // answer is discarded, which is no error. LIEN_ESTATE: a write was given up, so `status` 0 would be a lie. LIEN_EMSGSIZE: above info.eager_max of lien_conn_info(). On error the request stays.
 LIEN_API int lien_request_reply(lien_request **request, int status, const void *data, size_t len);
 // The same with a body of `n` buffers (1 .. LIEN_BUFS_MAX), which the caller READs into the memory it reserved. Moves the buffers and stores NULL in each slot: they are freed when the caller has
-// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. LIEN_EUNVERIFIED: as for a write. LIEN_EINVAL: one belongs to a space, a message or a request (take it out first). On error nothing is moved.
+// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. LIEN_EUNVERIFIED: as for a write. LIEN_EINVAL: one is there twice, or belongs to a space, a message or a request (take it out first). On error nothing is moved.
 LIEN_API int lien_request_reply_body(lien_request **request, int status, const void *data,
                                      size_t len, lien_buf **bufs, size_t n);
 // Gives it up; the caller gets LIEN_ECANCELED. Stores NULL.
