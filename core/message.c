@@ -362,7 +362,8 @@ static void ready(struct lien_msg *msg)
     lieni_messages_deliver(msg->conn);
 }
 
-// The body's READ is over and its space settled.
+// The body's READ is over and its space settled. Only a body that is good is released: its sender takes that for the message's arrival. For one that is thrown away the end of the
+// connection is the answer.
 static void body_read(void *owner, int status)
 {
     struct lien_msg *msg = owner;
@@ -372,6 +373,7 @@ static void body_read(void *owner, int status)
     if (status == 0 && !msg->dropped && lieni_target_take(space, &msg->body, 1) == 0) {
         lieni_target_free(space);
         lieni_buf_keep(msg->body, true);
+        lieni_import_release(conn, msg->token->name); // to the sender: taken over
         ready(msg);
         return;
     }
@@ -392,7 +394,7 @@ static int start_body(struct lien_msg *msg, lien_buf *buf)
         lieni_buf_free_locked(buf);
         return rc;
     }
-    lien_read_opts opts = {.size = sizeof(opts), .flags = LIEN_RELEASE};
+    lien_read_opts opts = {.size = sizeof(opts)}; // the release is body_read()'s
     rc = lieni_read_new(conn, msg->token, msg->space, &opts, &read);
     if (rc != 0) {
         lieni_target_free(msg->space);

@@ -264,9 +264,23 @@ static bool got_message(struct world *w, unsigned node, lien_msg **msg)
     return lien_msg_recv_wait(w->conn[node], 0, msg) == 0;
 }
 
-Test(checksum, of_a_message)
+// Grants of the client's that the server released, or is about to. What it says last before it ends a connection the simulated network drops, so that only here it shows.
+static unsigned releases(struct world *w)
+{
+    unsigned n = 0;
+    lieni_ctx_lock(w->ctx[SERVER]);
+    const struct lieni_import_table *t = &w->conn[SERVER]->imports;
+    for (uint32_t i = 0; i < t->n; i++)
+        n += t->slots[i].dead + t->slots[i].queued;
+    lieni_ctx_unlock(w->ctx[SERVER]);
+    return n;
+}
+
+// What its sender hears is what became of it: taken over, or lost with the connection.
+static void messages_of(size_t len)
 {
     struct world *w = plain();
+    unsigned n = 0;
     for (unsigned with = 0; with < 2; with++) {
         for (unsigned bad = 0; bad < 2; bad++) {
             struct seen s = {0};
@@ -277,13 +291,21 @@ Test(checksum, of_a_message)
             opts.arg = &s;
             opts.flags = with ? LIEN_CHECKSUM : 0;
             const uint64_t tag = 1000 + 2 * with + bad; // not what lies in the receiver's memory
-            lien_buf *buf = buf_new(w, CLIENT, LARGE, tag);
+            lien_buf *buf = buf_new(w, CLIENT, len, tag);
             hollow(w, bad);
             lien_msg *msg = NULL;
             cr_assert(!got_message(w, SERVER, &msg)); // and from now on bodies are fetched
             cr_assert_eq(lien_send(w->conn[CLIENT], "x", 1, &buf, 1, &opts), 0);
             cr_assert(run_until(w, &s.released, 5000));
             lien_buf_free(&buf);
+            cr_assert_eq(s.n_done, 1);
+            if (with && bad)
+                cr_assert(s.status == LIEN_EPEERLOST || s.status == LIEN_ECLOSED, "%s",
+                          lien_errname(s.status));
+            else
+                cr_assert_eq(s.status, 0, "%s", lien_errname(s.status));
+            cr_assert_eq(s.released_status, 0);
+            cr_assert_eq(releases(w), ++n - (with && bad));
             cr_assert_eq(got_message(w, SERVER, &msg), !(with && bad));
             if (msg) {
                 cr_assert_eq(buf_is(lien_msg_body(msg), tag), !bad);
@@ -296,6 +318,12 @@ Test(checksum, of_a_message)
         }
     }
     world_close(w);
+}
+
+Test(checksum, of_a_message)
+{
+    messages_of(SMALL);
+    messages_of(LARGE);
 }
 
 enum way {
