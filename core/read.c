@@ -334,7 +334,8 @@ static int post_piece(struct lien_read *read, const struct lieni_piece *piece)
         return rc;
     const struct lieni_key *key = &read->keys[piece->src];
     uint8_t *at = (uint8_t *)lieni_buf_addr(dst) + piece->dst_off;
-    lieni_buf_zero(dst, piece->dst_off, piece->len); // [R16]
+    // [R16] Under the lock: a piece is 1 MiB at most, unless option read_piece says more, which takes tens of microseconds, or some milliseconds where no page of it was ever touched.
+    lieni_buf_zero(dst, piece->dst_off, piece->len);
     rc = conn->ops->post_read(conn->ep, at, piece->len, region.mr, key->addr + piece->src_off,
                               key->key, seq);
     if (rc != 0)

@@ -83,6 +83,9 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
         lieni_list_append(&root->bufs, &buf->all);
     }
     buf->cap = cap;
+    buf->room = cap;
+    buf->old = cap;
+    buf->wipe = 0;
     buf->addr = addr;
     buf->app = chunk->app + (addr - chunk->base);
     buf->id = ++root->bufs_made;
@@ -96,7 +99,6 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
     buf->received = false;
     buf->kept = false;
     buf->doubt = NULL;
-    buf->blank = false;
     lieni_list_init(&buf->exposures);
     lieni_list_init(&buf->spare);
     atomic_store_explicit(&buf->len, len, memory_order_relaxed);
@@ -162,7 +164,7 @@ static void go_home(lien_buf *buf)
     }
     lieni_buf_retire(buf);
     if (block) {
-        lieni_pool_home(chunk->pool, block, buf->cap, buf->received);
+        lieni_pool_home(chunk->pool, block, buf->room, buf->received);
         return;
     }
     chunk->used--;
@@ -358,7 +360,7 @@ void lieni_buf_give(lien_buf *buf)
     if (ends_wrongly(buf, alive(buf) && state_of(buf) == LIENI_BUF_TARGET, "give")) {
         return;
     }
-    buf->blank = false;
+    buf->old = buf->cap;
     settle(buf);
     lieni_mem_reap(root);
 }
@@ -505,6 +507,7 @@ void lieni_buf_trim(lien_buf *buf, size_t len)
     lieni_mem_assert_locked(buf->root);
     if (state_of(buf) == LIENI_BUF_IDLE && len <= buf->cap) {
         atomic_store_explicit(&buf->len, len, memory_order_relaxed);
+        lieni_buf_hide(buf, len);
     }
 }
 

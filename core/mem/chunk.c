@@ -389,6 +389,18 @@ struct lieni_block *lieni_block_take(lien_pool *pool, size_t pages)
     return block;
 }
 
+// Blocks are cut off at their start, so what was never handed out is mostly a chunk's end: one number for each chunk knows it.
+size_t lieni_block_hand_out(struct lieni_block *block)
+{
+    struct lieni_chunk *chunk = block->chunk;
+    const size_t end = block->page + block->pages;
+    const size_t before = chunk->handed_out < end ? chunk->handed_out : end;
+    if (chunk->handed_out < end) {
+        chunk->handed_out = end;
+    }
+    return before > block->page ? (before - block->page) * LIENI_PAGE : 0;
+}
+
 // `second` follows `first`; both are out of the bins.
 static struct lieni_block *merge(struct lieni_block *first, struct lieni_block *second)
 {

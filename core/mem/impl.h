@@ -88,6 +88,7 @@ struct lieni_chunk {
     uint8_t *app;  // the application's: a second mapping if guarded, else the same
     size_t len;
     size_t page;                     // what can be protected: 4096, or a huge page
+    size_t handed_out;               // pages from the start on that ever were, as part of a buffer
     struct lieni_guard_range *range; // guarded: what the fault handler knows of it
     struct lieni_node regions;
     struct lieni_block *first;
@@ -156,7 +157,9 @@ struct lien_buf {
     bool forever;           // lost to a domain whose end proved nothing
     bool freed;             // by its holder, while lent
     struct lieni_node exposures;
-    bool blank;    // zeroed, and nothing was read into it since
+    size_t old;    // bytes from its start on that may hold something: zeroed before a READ [R16]
+    size_t wipe;   // bytes to be zeroed before the application gets it
+    size_t room;   // bytes that count against the pool's limit: cap, but for lieni_buf_trim()
     bool received; // counts against the reserve first
     bool kept;     // a space, a message or a request owns it: the application only looks at it
     struct lieni_doubt *doubt; // a reference: bytes of its read number doubt_read are in doubt
@@ -246,6 +249,8 @@ size_t lieni_huge_page(void);
 void lieni_pool_add_chunk(lien_pool *pool, struct lieni_chunk *chunk);
 size_t lieni_class_pages(size_t pages); // rounded up to its class
 struct lieni_block *lieni_block_take(lien_pool *pool, size_t pages);
+// A buffer is made of it. Bytes from its start on that others may have had before: the rest is as the system gave it, zeros that cost nothing.
+size_t lieni_block_hand_out(struct lieni_block *block);
 void lieni_block_free(lien_pool *pool, struct lieni_block *block);
 void lieni_pool_trim(lien_pool *pool, bool all);
 int lieni_numa_check(struct lieni_mem_root *root, int node);
@@ -263,6 +268,14 @@ void lieni_exposures_domain_ended(struct lieni_mem_root *root, struct lieni_doma
 // pin.c
 void lieni_pins_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain, bool proven);
 void lieni_pins_abandon(struct lieni_mem_root *root);
+
+// sum.c
+// Zeroes what its last holder left, before the application gets it. Only the caller knows the buffer, and does not hold the lock: it can take long.
+void lieni_buf_wipe(lien_buf *buf);
+// LIEN_ZERO: the first `old` bytes of a new buffer are what others left. Received ones are zeroed piece by piece, before each READ; others are to be wiped.
+void lieni_buf_owes(lien_buf *buf, size_t old);
+// LIEN_ZERO: it is `len` bytes long, all of them read. What lies behind them is zeroed as far as the page goes, and the pages behind are out of its holder's reach.
+void lieni_buf_hide(lien_buf *buf, size_t len);
 
 // buf.c
 // 0, LIEN_EINVAL, LIEN_EFORK. Without the lock.

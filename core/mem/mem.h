@@ -190,7 +190,7 @@ int lieni_pool_open_locked(struct lieni_mem_root *root, const lien_pool_opts *op
 int lieni_pool_alloc_locked(lien_pool *pool, size_t len, lien_buf **buf);
 void lieni_pool_close_locked(lien_pool *pool);
 void lieni_buf_free_locked(lien_buf *buf);
-// Bytes in use of a buffer that is IDLE; at most its capacity.
+// Bytes in use of a buffer that is IDLE, all of which were read; at most its capacity, which a pool with LIEN_ZERO makes those bytes in whole pages.
 void lieni_buf_trim(lien_buf *buf, size_t len);
 
 // Levels for the metrics. Out: bytes in buffers handed out. Lost: bytes of buffers in LOST, and of memory kept because its regions would not close.

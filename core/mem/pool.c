@@ -280,9 +280,9 @@ static int place(lien_pool *pool, size_t len, bool received, lien_buf **out)
     }
     buf->block = block;
     buf->received = received;
+    size_t old = lieni_block_hand_out(block);
     if (pool->flags & LIEN_ZERO) { // what its last holder left [R16]
-        lieni_buf_zero(buf, 0, bytes);
-        buf->blank = received; // no application has it before it is read into
+        lieni_buf_owes(buf, old < bytes ? old : bytes);
     }
     *(received ? &pool->out_received : &pool->out_plain) += bytes;
     pool->root->bytes_out += bytes;
@@ -324,6 +324,9 @@ int lieni_pool_alloc_locked(lien_pool *pool, size_t len, lien_buf **out)
 {
     lieni_mem_assert_locked(pool->root);
     int rc = alloc_now(pool, len, false, out);
+    if (rc == 0) {
+        lieni_buf_wipe(*out); // the ctx's own slabs: of a pool without LIEN_ZERO
+    }
     lieni_mem_reap(pool->root);
     return rc;
 }
@@ -345,8 +348,14 @@ int lien_pool_alloc(lien_pool *pool, size_t len, lien_buf **out)
     if (lieni_mem_forked(root)) {
         return LIEN_EFORK;
     }
+    lien_buf *buf;
     lieni_mem_enter(root);
-    return lieni_mem_done(root, alloc_now(pool, len, false, out));
+    int rc = lieni_mem_done(root, alloc_now(pool, len, false, &buf));
+    if (rc == 0) {
+        lieni_buf_wipe(buf);
+        *out = buf;
+    }
+    return rc;
 }
 
 // -- Waiting ---------------------------------------------------------------------------------------

@@ -36,9 +36,47 @@ uint64_t lieni_bufs_sum(lien_buf *const *bufs, uint32_t n, uint64_t at, uint64_t
     return XXH3_64bits_digest(&state);
 }
 
-void lieni_buf_zero(lien_buf *buf, uint64_t at, uint64_t len)
+// -- Zeroing [R16] --
+
+// The first touch of a page costs a fault and the kernel's zeroing, up to some milliseconds a MiB on virtual machines: a GiB under the state lock would stop every connection of the
+// ctx for seconds, and lose them. So memory that nobody had is not zeroed at all; what the application gets is zeroed by whom it is for, without the lock; and under it only the
+// piece that the next READ fills (option read_piece, 1 MiB unless set: tens of microseconds, or those milliseconds if its pages were never touched), of which a connection has read_conn_bytes, 4 MiB, at a time.
+
+static bool zeroes(const lien_buf *buf)
 {
     const lien_pool *pool = buf->block ? buf->chunk->pool : NULL;
-    if (pool && (pool->flags & LIEN_ZERO) && !buf->blank)
-        memset(buf->addr + at, 0, (size_t)len);
+    return pool && (pool->flags & LIEN_ZERO);
+}
+
+void lieni_buf_zero(lien_buf *buf, uint64_t at, uint64_t len)
+{
+    if (zeroes(buf) && at < buf->old)
+        memset(buf->addr + at, 0, least(buf->old - at, len));
+}
+
+void lieni_buf_owes(lien_buf *buf, size_t old)
+{
+    if (!buf->received) {
+        buf->wipe = old;
+        return;
+    }
+    // No application has it before all of its length was read into; the page's rest is not.
+    const size_t len = atomic_load_explicit(&buf->len, memory_order_relaxed);
+    buf->old = old;
+    lieni_buf_zero(buf, len, buf->cap - len);
+}
+
+void lieni_buf_hide(lien_buf *buf, size_t len)
+{
+    if (!zeroes(buf) || !buf->received)
+        return;
+    const size_t pages = (len + LIENI_PAGE - 1) / LIENI_PAGE * LIENI_PAGE;
+    buf->cap = pages == 0 ? LIENI_PAGE : pages;
+    lieni_buf_zero(buf, len, buf->cap - len);
+}
+
+void lieni_buf_wipe(lien_buf *buf)
+{
+    memset(buf->addr, 0, buf->wipe);
+    buf->wipe = 0;
 }

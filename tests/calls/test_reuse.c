@@ -3,6 +3,9 @@
 // R16 on the simulator, whose network can let a READ succeed with nothing written: checksums, zeroing, and when a pool's memory is used again. Each protection has its counterpart without it in which
 // the fault does its harm, so that a test that passes has met the fault.
 
+#include <signal.h>
+#include <sys/mman.h>
+
 #include "core/read.h"
 #include "tests/calls/world.h"
 
@@ -523,19 +526,25 @@ Test(checksum, asked_of_everybody_and_demanded)
 
 // -- Zeroing --
 
-static lien_pool *pool_of(struct world *w, unsigned node, unsigned flags, lien_reuse reuse,
-                          size_t expose_max)
+static lien_pool *pool_up_to(struct world *w, unsigned node, size_t limit, unsigned flags,
+                             lien_reuse reuse, size_t expose_max)
 {
     lien_pool *pool;
     lien_pool_opts opts;
     lien_pool_opts_init(&opts);
-    opts.limit = MIB;
+    opts.limit = limit;
     opts.reserve = 0;
     opts.flags = flags;
     opts.reuse = reuse;
     opts.expose_max = expose_max;
     cr_assert_eq(lien_pool_open(w->ctx[node], &opts, &pool), 0);
     return pool;
+}
+
+static lien_pool *pool_of(struct world *w, unsigned node, unsigned flags, lien_reuse reuse,
+                          size_t expose_max)
+{
+    return pool_up_to(w, node, MIB, flags, reuse, expose_max);
 }
 
 static lien_buf *from(lien_pool *pool, size_t len, uint8_t **data)
@@ -589,15 +598,18 @@ Test(zero, nothing_old_is_handed_out_or_left_by_a_hollow_read)
     world_close(w);
 }
 
-// A body goes into memory of the pool's, and shows nothing of what was there.
+// A body goes into memory of the pool's, and shows nothing of what was there: all of it may be used, or none (with), or its first part.
 Test(zero, a_hollow_body_is_blank)
 {
     struct world *w = plain();
-    for (unsigned with = 0; with < 2; with++) {
+    const size_t used[] = {LARGE, LARGE, SMALL, 0};
+    for (unsigned i = 0; i < sizeof(used) / sizeof(used[0]); i++) {
+        const bool with = i > 0;
         lien_pool *pool = pool_of(w, SERVER, with ? LIEN_ZERO : 0, LIEN_REUSE_RELEASE, 0);
         uint8_t *data;
-        lien_buf *dirty = from(pool, LARGE, &data);
-        memset(data, 0xcc, lien_buf_capacity(dirty));
+        lien_buf *dirty = used[i] ? from(pool, used[i], &data) : NULL;
+        if (dirty)
+            memset(data, 0xcc, lien_buf_capacity(dirty));
         lien_buf_free(&dirty);
         w->conn[SERVER]->opts.pool = pool;
         hollow(w, true);
@@ -647,6 +659,208 @@ Test(zero, a_hollow_body_is_blank)
         w->conn[SERVER]->opts.pool = NULL;
         lien_pool_close(&pool);
     }
+    world_close(w);
+}
+
+// The page that a reply ends in is blank behind it, and the pages that it did not need nobody sees.
+Test(zero, what_a_reply_leaves_over)
+{
+    struct world *w = plain();
+    lien_pool *pool = pool_of(w, CLIENT, LIEN_ZERO, LIEN_REUSE_RELEASE, 0);
+    uint8_t *data;
+    lien_buf *dirty = from(pool, LARGE, &data);
+    memset(data, 0xcc, lien_buf_capacity(dirty));
+    lien_buf_free(&dirty);
+    w->conn[CLIENT]->opts.pool = pool;
+    struct seen s = {.keep = true};
+    lien_call_opts opts = call_to(&s);
+    opts.reply_max = LARGE;
+    lien_request *request = desk_call(w, &desk, &opts, NULL);
+    lien_buf *body = buf_new(w, SERVER, SMALL + 5, 7);
+    cr_assert_eq(lien_request_reply_body(&request, 0, NULL, 0, &body, 1), 0);
+    cr_assert(run_until(w, &s.released, 5000));
+    cr_assert_eq(s.status, 0, "%s", lien_errname(s.status));
+    lien_buf *got = lien_msg_body(s.kept);
+    const void *bytes;
+    cr_assert(buf_is(got, 7));
+    cr_assert_eq(lien_buf_len(got), SMALL + 5);
+    cr_assert_eq(lien_buf_capacity(got), 2 * SMALL);
+    cr_assert_eq(lien_buf_data(got, &bytes), 0);
+    cr_assert_eq(bytes, data); // where the others lay
+    cr_assert(all_are((const uint8_t *)bytes + SMALL + 5, SMALL - 5, 0));
+    // They count as handed out until it is freed, and then they are wiped.
+    lien_buf *rest;
+    cr_assert_eq(lien_pool_alloc(pool, MIB - LARGE + 1, &rest), LIEN_ELIMIT);
+    lien_msg_free(&s.kept);
+    w->conn[CLIENT]->opts.pool = NULL;
+    rest = from(pool, MIB, &data);
+    cr_assert(all_are(data, MIB, 0));
+    lien_buf_free(&rest);
+    lien_pool_close(&pool);
+    world_close(w);
+}
+
+// -- Zeroing, and the state lock --
+
+#define MIBS 8u
+
+// Memory that cannot be touched. Whoever touches it all the same is seen, and gets a MiB of it: the one that it is in.
+static struct untouched {
+    uint8_t *base;
+    lien_ctx *ctx;
+    unsigned touched[MIBS];
+    bool locked[MIBS];
+    uint64_t posted[MIBS]; // READs, before it was touched
+} untouched;
+
+static void on_touch(int sig, siginfo_t *info, void *context)
+{
+    struct untouched *u = &untouched;
+    const uintptr_t at = (uintptr_t)info->si_addr - (uintptr_t)u->base;
+    (void)context;
+    if (at >= MIBS * MIB)
+        _exit(sig);
+    const size_t i = at / MIB;
+    u->touched[i]++;
+    u->posted[i] = u->ctx->stats.read_pieces_posted;
+    u->locked[i] = pthread_mutex_trylock(&u->ctx->lock) != 0; // by this thread: there is no other
+    if (!u->locked[i])
+        pthread_mutex_unlock(&u->ctx->lock);
+    mprotect(u->base + i * MIB, MIB, PROT_READ | PROT_WRITE);
+}
+
+// Memory of the pool that was used and is free, of which every touch is seen from now on.
+static const uint8_t *watched(struct world *w, unsigned node, lien_pool *pool)
+{
+    uint8_t *data;
+    lien_buf *dirty = from(pool, MIBS * MIB, &data);
+    memset(data, 0xcc, MIBS * MIB);
+    memset(&untouched, 0, sizeof(untouched));
+    untouched.base = lieni_buf_addr(dirty);
+    untouched.ctx = w->ctx[node];
+    lien_buf_free(&dirty);
+    struct sigaction act = {.sa_sigaction = on_touch, .sa_flags = SA_SIGINFO};
+    sigemptyset(&act.sa_mask);
+    cr_assert_eq(sigaction(SIGSEGV, &act, NULL), 0);
+    cr_assert_eq(mprotect(untouched.base, MIBS * MIB, PROT_NONE), 0);
+    return data;
+}
+
+static void keep_buf(void *arg, int status, lien_buf *buf)
+{
+    cr_assert_eq(status, 0);
+    *(lien_buf **)arg = buf;
+}
+
+static lien_buf *allocated(struct world *w, lien_pool *pool, unsigned way)
+{
+    lien_buf *buf = NULL;
+    if (way == 0) {
+        cr_assert_eq(lien_pool_alloc(pool, MIBS * MIB, &buf), 0);
+    } else if (way == 1) {
+        cr_assert_eq(lien_pool_alloc_wait(pool, MIBS * MIB, 0, &buf), 0);
+    } else {
+        cr_assert_eq(lien_pool_alloc_start(pool, MIBS * MIB, keep_buf, &buf, NULL), 0);
+        run_ms(w, 1);
+    }
+    return buf;
+}
+
+Test(zero, what_is_handed_out_is_wiped_without_the_lock)
+{
+    struct world *w = plain();
+    for (unsigned way = 0; way < 3; way++) {
+        lien_pool *pool = pool_up_to(w, CLIENT, 2 * MIBS * MIB, LIEN_ZERO, LIEN_REUSE_RELEASE, 0);
+        const uint8_t *at = watched(w, CLIENT, pool);
+        lien_buf *buf = allocated(w, pool, way);
+        const void *data;
+        cr_assert_eq(lien_buf_data(buf, &data), 0);
+        cr_assert_eq(data, at);
+        for (unsigned i = 0; i < MIBS; i++) {
+            cr_assert_eq(untouched.touched[i], 1, "way %u, MiB %u", way, i);
+            cr_assert(!untouched.locked[i], "way %u, MiB %u", way, i);
+        }
+        cr_assert(all_are(data, MIBS * MIB, 0));
+        lien_buf_free(&buf);
+        lien_pool_close(&pool);
+    }
+    world_close(w);
+}
+
+// Of a body no more is zeroed at a time than the next READ is to fill.
+Test(zero, a_body_is_zeroed_a_piece_at_a_time)
+{
+    struct world *w = plain();
+    lien_pool *pool = pool_up_to(w, SERVER, MIBS * MIB, LIEN_ZERO, LIEN_REUSE_RELEASE, 0);
+    const uint8_t *at = watched(w, SERVER, pool);
+    const uint64_t before = w->ctx[SERVER]->stats.read_pieces_posted;
+    w->conn[SERVER]->opts.pool = pool;
+    struct seen s = {0};
+    lien_send_opts opts;
+    lien_send_opts_init(&opts);
+    opts.on_done = saw_done;
+    opts.on_released = saw_released;
+    opts.arg = &s;
+    lien_msg *msg = NULL;
+    cr_assert(!got_message(w, SERVER, &msg));
+    lien_buf *buf = buf_new(w, CLIENT, MIBS * MIB, 5);
+    cr_assert_eq(lien_send(w->conn[CLIENT], NULL, 0, &buf, 1, &opts), 0);
+    cr_assert(run_until(w, &s.released, 60000));
+    cr_assert_eq(s.status, 0, "%s", lien_errname(s.status));
+    cr_assert(got_message(w, SERVER, &msg));
+    const void *data;
+    cr_assert_eq(lien_buf_data(lien_msg_body(msg), &data), 0);
+    cr_assert_eq(data, at);
+    cr_assert(buf_is(lien_msg_body(msg), 5));
+    for (unsigned i = 0; i < MIBS; i++) {
+        cr_assert_eq(untouched.touched[i], 1);
+        cr_assert_geq(untouched.posted[i], before + i, "MiB %u", i);
+    }
+    lien_msg_free(&msg);
+    lien_buf_free(&buf);
+    w->conn[SERVER]->opts.pool = NULL;
+    lien_pool_close(&pool);
+    world_close(w);
+}
+
+static size_t pages_present(void *at, size_t len)
+{
+    static unsigned char present[128 * MIB / 4096];
+    size_t n = 0;
+    cr_assert(len <= 128 * MIB);
+    cr_assert_eq(mincore(at, len, present), 0);
+    for (size_t i = 0; i < len / 4096; i++)
+        n += present[i] & 1;
+    return n;
+}
+
+// What nobody had is as the system gave it: blank, and no page of it is touched.
+Test(zero, fresh_memory_is_not_touched)
+{
+    struct world *w = plain();
+    lien_pool *pool = pool_up_to(w, CLIENT, 256 * MIB, LIEN_ZERO, LIEN_REUSE_RELEASE, 0);
+    uint8_t *first, *data;
+    lien_buf *small = from(pool, SMALL, &first), *buf = from(pool, MIB, &data);
+    cr_assert_eq(data, first + SMALL); // of the same chunk
+    cr_assert_eq(pages_present(lieni_buf_addr(small), SMALL), 0);
+    cr_assert_eq(pages_present(lieni_buf_addr(buf), MIB), 0);
+    memset(first, 0xaa, SMALL);
+    memset(data, 0xaa, MIB);
+    lien_buf_free(&buf);
+    buf = from(pool, 100 * MIB, &data);
+    cr_assert_eq(pages_present(lieni_buf_addr(buf), 100 * MIB), 0);
+    data[99 * MIB] = 0xaa;
+    lien_buf_free(&buf);
+    buf = from(pool, 100 * MIB, &data); // wherever it is
+    cr_assert_eq(data[99 * MIB], 0);
+    lien_buf_free(&buf);
+    // Used memory and fresh memory in one buffer.
+    lien_buf_free(&small);
+    buf = from(pool, 2 * MIB, &data);
+    cr_assert_eq(data, first);
+    cr_assert(all_are(data, 2 * MIB, 0));
+    lien_buf_free(&buf);
+    lien_pool_close(&pool);
     world_close(w);
 }
 
