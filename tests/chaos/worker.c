@@ -227,7 +227,8 @@ static void *keep_house(void *arg)
 {
     (void)arg;
     chaos_seed(worker.world->seed + worker_id());
-    while (worker_running()) {
+    while (!worker.go ||
+           worker_running()) { // a life that begins at the end counts its threads first
         if (worker.go && worker_take_fault(CHAOS_FAULT_NOFILE))
             starve_of_descriptors();
         if (worker.go && worker_take_fault(CHAOS_FAULT_POOL))
