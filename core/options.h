@@ -92,7 +92,8 @@
       "socket")                                                                                    \
     X(psk_file, TEXT, "", 0, 255, "file",                                                          \
       "Pre-shared keys, one a line in hexadecimal: the first is proved to peers, each is taken "   \
-      "from them; no file that others can read or write; unset: peers are not authenticated")
+      "from them; no file that others can read or write, or that belongs to another user than "    \
+      "root and the process's own; unset: peers are not authenticated")
 
 struct lieni_options {
 #define LIENI_FIELD_UINT(key)                             uint64_t key;
