@@ -32,9 +32,15 @@ static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
     memcpy(offer->nonce, ctx->instance, half);
     ctx->platform.env.random(ctx->platform.env.self, offer->nonce + half,
                              sizeof(offer->nonce) - half);
-    for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++)
+    char host[96];
+    bool here = ctx->platform.net->local_host(conn->stream, host, sizeof(host)) == 0;
+    for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++) {
+        const struct lieni_prov_slot *slot = &ctx->provs[i];
+        if (here && offer->read_depth == 0)
+            offer->read_depth = slot->ops->read_depth(slot->prov, host);
         strncpy(offer->providers[offer->n_providers++], ctx->provs[i].ops->traits->name,
                 sizeof(offer->providers[0]) - 1);
+    }
 }
 
 static int start_handshake(struct lien_conn *conn, bool server)
@@ -126,17 +132,19 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
         return rc;
     agree(conn);
     conn->ops = slot->ops;
-    conn->reads_max = slot->ops->traits->reads_max;
+    conn->reads_max = conn->nic->limits.reads_max;
     if (ctx->options.reads_per_nic < conn->reads_max) // more are never in flight; it sizes queues
         conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
-    if (conn->hs->peer.read_depth && conn->hs->peer.read_depth < conn->reads_max)
+    // The peer speaks of its device: that matters where ours is of such a kind, too.
+    if (slot->ops->read_depth(slot->prov, host) != 0 && conn->hs->peer.read_depth != 0 &&
+        conn->hs->peer.read_depth < conn->reads_max)
         conn->reads_max = conn->hs->peer.read_depth;
     uint32_t calls = conn->hs->local.call_credits < conn->hs->peer.call_credits
                          ? conn->hs->local.call_credits
                          : conn->hs->peer.call_credits;
     uint32_t posts = calls + conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
                      conn->reads_max;
-    if (posts > slot->ops->traits->posts_max)
+    if (posts > conn->nic->limits.posts_max)
         rc = LIEN_ELIMIT;
     if (rc == 0)
         rc = lieni_wrs_open(&conn->wrs, posts, conn->id);

@@ -373,7 +373,7 @@ static enum lieni_post post_of(struct lien_read *read, bool *next)
 {
     struct lien_conn *conn = read->conn;
     const struct lieni_traits *t = conn->ops->traits;
-    uint64_t max = least(conn->ctx->options.read_piece, t->read_piece_max);
+    uint64_t max = least(conn->ctx->options.read_piece, conn->nic->limits.read_piece_max);
     max = least(max, least(conn->ctx->options.read_conn_bytes, t->read_bytes_max));
     struct lieni_piece piece;
     *next = !lieni_plan_next(&read->plan, max, &piece);

@@ -9,6 +9,7 @@
 
 #include "provider/bootstrap.h"
 #include "provider/tcp/tcp.h"
+#include "provider/verbs/verbs.h"
 
 static uint64_t now(void *self)
 {
@@ -33,7 +34,8 @@ static void random_bytes(void *self, void *buf, size_t len)
     }
 }
 
-static const struct lieni_provider *const providers[] = {&lieni_provider_tcp, NULL};
+static const struct lieni_provider *const providers[] = {&lieni_provider_tcp, &lieni_provider_verbs,
+                                                         NULL};
 
 static const struct lieni_platform platform = {
     .env = {.self = NULL, .now = now, .random = random_bytes},

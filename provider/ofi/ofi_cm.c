@@ -131,6 +131,11 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
     // What providers offer by default (tcp: 256) may be fewer than the credits that were promised.
     if (info->rx_attr->size < ep->cm.n_recvs)
         info->rx_attr->size = ep->cm.n_recvs;
+    if (ep->prov->ofi->connected_queues) {
+        size_t rest = ep->posts_max - ep->cm.n_recvs;
+        info->tx_attr->size = rest > 0 ? rest : 1;
+        info->rx_attr->size = ep->cm.n_recvs > 0 ? ep->cm.n_recvs : 1;
+    }
     rc = fi_endpoint(domain->domain, info, &ep->ep, NULL);
     if (rc != 0)
         return failed(ep, "fi_endpoint", rc);
@@ -329,6 +334,8 @@ static void *run(void *arg)
     struct lieni_ep *ep = arg;
     struct lieni_prov *prov = ep->prov;
     int code = ep->cm.server ? serve(ep) : dial(ep);
+    if (code == 0)
+        lieni_ofi_learn(ep);
     if (code == 0)
         code = descriptors(ep);
     ep->cm.status = code;

@@ -35,6 +35,7 @@ static struct fi_info *make_hints(const struct lieni_ofi *ofi)
     hints->mode = ofi->mode;
     hints->addr_format = FI_FORMAT_UNSPEC;
     hints->ep_attr->type = FI_EP_MSG;
+    hints->ep_attr->protocol = ofi->protocol;
     hints->domain_attr->threading = FI_THREAD_SAFE;
     hints->domain_attr->mr_mode = mr_modes;
     hints->fabric_attr->prov_name = strdup(ofi->traits->name);
@@ -53,6 +54,8 @@ static const char *unusable(const struct lieni_ofi *ofi, const struct fi_info *i
         return "another provider answered";
     if (info->ep_attr->type != FI_EP_MSG)
         return "it has no connected endpoints (FI_EP_MSG)";
+    if (ofi->protocol != 0 && info->ep_attr->protocol != ofi->protocol)
+        return "it has another protocol";
     if ((info->domain_attr->mr_mode & ~mr_modes) != 0)
         return "it wants a way of registering memory that Lien does not have";
     if ((info->mode & ~ofi->mode) != 0)
@@ -242,6 +245,48 @@ static bool is_local(const char *host)
     return local;
 }
 
+static uint32_t least(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+// The limits of the domain, and what its device has to say.
+static int open_device(struct lieni_domain *domain, const char *host)
+{
+    struct lieni_prov *prov = domain->prov;
+    const struct lieni_traits *traits = prov->ofi->traits;
+    const struct lieni_ofi_device_ops *ops = prov->ofi->device;
+    domain->limits = (struct lieni_limits){.read_piece_max = traits->read_piece_max,
+                                           .reads_max = traits->reads_max,
+                                           .posts_max = traits->posts_max};
+    domain->device_fd = -1;
+    if (!ops)
+        return 0;
+    // What listens at any address says 0 here.
+    size_t largest = domain->info->ep_attr->max_msg_size;
+    if (largest != 0)
+        domain->limits.read_piece_max = least(traits->read_piece_max, largest);
+    int code = ops->open(prov, host, domain->info, &domain->device);
+    if (code != 0)
+        return code;
+    ops->limits(domain->device, &domain->limits);
+    code = lieni_ofi_watch_device(domain);
+    if (code != 0)
+        ops->close(domain->device);
+    return code;
+}
+
+void lieni_ofi_domain_limits(struct lieni_domain *domain, struct lieni_limits *limits)
+{
+    *limits = domain->limits;
+}
+
+uint32_t lieni_ofi_read_depth(struct lieni_prov *prov, const char *host)
+{
+    const struct lieni_ofi_device_ops *ops = prov->ofi->device;
+    return ops ? ops->read_depth(prov, host) : 0;
+}
+
 int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lieni_domain **out)
 {
     if (host && !is_local(host)) {
@@ -267,11 +312,16 @@ int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lien
         code = lieni_ofi_fail(prov, LIEN_LOG_ERROR, "fi_domain", rc);
         goto fail_domain;
     }
+    code = open_device(domain, host);
+    if (code != 0)
+        goto fail_device;
     pthread_mutex_lock(&prov->lock);
     TAILQ_INSERT_TAIL(&prov->domains, domain, link);
     pthread_mutex_unlock(&prov->lock);
     *out = domain;
     return 0;
+fail_device:
+    fi_close(&domain->domain->fid);
 fail_domain:
     fi_close(&domain->fabric->fid);
 fail_fabric:
@@ -298,6 +348,9 @@ int lieni_ofi_domain_close(struct lieni_domain *domain, enum lieni_proof *proof)
     rc = fi_close(&domain->fabric->fid);
     if (rc != 0)
         lieni_ofi_fail(prov, LIEN_LOG_WARN, "fi_close(fabric)", rc);
+    lieni_ofi_unwatch_device(domain);
+    if (domain->device)
+        prov->ofi->device->close(domain->device);
     pthread_mutex_lock(&prov->lock);
     TAILQ_REMOVE(&prov->domains, domain, link);
     pthread_mutex_unlock(&prov->lock);

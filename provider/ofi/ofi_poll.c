@@ -118,6 +118,7 @@ static void entry_read(struct lieni_ep *ep)
 {
     // Entries that match no post (libfabric-facts 1.1) must not make room that is not there.
     unsigned now = atomic_load_explicit(&ep->outstanding, memory_order_relaxed);
+    atomic_store_explicit(&ep->refused_since, 0, memory_order_relaxed);
     while (now > 0 &&
            !atomic_compare_exchange_weak_explicit(&ep->outstanding, &now, now - 1,
                                                   memory_order_relaxed, memory_order_relaxed))
@@ -233,6 +234,15 @@ static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
     return n;
 }
 
+// Tells the end of an endpoint whose device went away; its queues may never say.
+static unsigned tell_gone(struct lieni_ep *ep, struct lieni_event *event)
+{
+    unsigned n = 0;
+    ep->device_gone = false;
+    went_down(ep, FI_ENODEV, event, &n);
+    return n;
+}
+
 // Serves one endpoint: at most `max` events, at least one slot.
 static unsigned serve(struct lieni_ep *ep, struct lieni_event *events, unsigned max, bool *empty)
 {
@@ -241,6 +251,8 @@ static unsigned serve(struct lieni_ep *ep, struct lieni_event *events, unsigned 
     pthread_mutex_unlock(&ep->cq_lock);
     if (n == max)
         *empty = false;
+    else if (ep->device_gone)
+        n += tell_gone(ep, &events[n]);
     else if (ep->look_eq)
         n += read_events(ep, &events[n]);
     return n;
@@ -332,13 +344,49 @@ int lieni_ofi_fd(struct lieni_prov *prov)
     return prov->epfd;
 }
 
+int lieni_ofi_watch_device(struct lieni_domain *domain)
+{
+    int fd = domain->prov->ofi->device->fd(domain->device);
+    domain->watch = (struct lieni_ofi_watch){.domain = domain};
+    int code = watch(domain->prov, &domain->watch, fd);
+    if (code == 0)
+        domain->device_fd = fd;
+    return code;
+}
+
+void lieni_ofi_unwatch_device(struct lieni_domain *domain)
+{
+    if (domain->device_fd >= 0)
+        epoll_ctl(domain->prov->epfd, EPOLL_CTL_DEL, domain->device_fd, NULL);
+    domain->device_fd = -1;
+}
+
+static void look_at_device(struct lieni_domain *domain)
+{
+    struct lieni_prov *prov = domain->prov;
+    if (!prov->ofi->device->look(domain->device))
+        return;
+    lieni_ofi_unwatch_device(domain); // it has nothing more to say, or would go on saying it
+    pthread_mutex_lock(&prov->lock);
+    struct lieni_ep *ep;
+    TAILQ_FOREACH(ep, &domain->eps, link)
+    {
+        ep->device_gone = true;
+        if (ep->cq_fd >= 0 && ep->cm.over && !ep->linked)
+            ring_add(prov, ep);
+    }
+    pthread_mutex_unlock(&prov->lock);
+}
+
 static void collect(struct lieni_prov *prov)
 {
     struct epoll_event ready[EPOLL_BATCH];
     int n = epoll_wait(prov->epfd, ready, EPOLL_BATCH, 0);
     for (int i = 0; i < n; i++) {
         const struct lieni_ofi_watch *what = ready[i].data.ptr;
-        if (what) {
+        if (what && what->domain) {
+            look_at_device(what->domain);
+        } else if (what) {
             what->ep->quiet = 0;
             if (what->eq) {
                 what->ep->look_eq = true;
@@ -378,7 +426,7 @@ unsigned lieni_ofi_poll(struct lieni_prov *prov, struct lieni_event *events, uns
         unsigned got = serve(ep, &events[n], max - n < TURN ? max - n : TURN, &empty);
         n += got;
         ep->quiet = got == 0 && empty ? ep->quiet + 1 : 0;
-        if (ep->quiet < QUIET_MAX || try_sleep(ep) != 0)
+        if (ep->device_gone || ep->quiet < QUIET_MAX || try_sleep(ep) != 0)
             ring_put(ep);
         else
             ring_leave(ep);

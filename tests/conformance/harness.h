@@ -62,6 +62,9 @@ struct cf_driver {
     bool threaded;    // contexts have a progress thread of their own
     bool blocking;    // blocking functions can be used
     const char *host; // where the owner listens
+    const char *host6;
+    const char *provider; // what the connections say of themselves
+    lien_path path;
     int (*ctx_open)(struct cf_side *side, lien_ctx_opts *opts, lien_ctx **ctx);
     // Lets something happen; `still`: but not by this side's progress. May sleep for a ms or so.
     void (*turn)(struct cf_side *side, bool still);
@@ -71,7 +74,7 @@ struct cf_driver {
     void (*freeze)(struct cf_side *side);
     void (*thaw)(struct cf_side *side);
 };
-extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sim;
+extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_verbs, cf_verbs_thread, cf_sim;
 
 // One connection, at one side.
 struct cf_link {

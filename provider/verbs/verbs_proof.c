@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernel's resource table, asked over RDMA netlink (what `rdma resource show` prints). A queue pair's number is learned from the list of connection identifiers while it lives; that it is
+// gone is proved by one answer only, -ENOENT to the question for that very number on the same device. Lists are no proof: they page, hide, and may be empty for other reasons. No state.
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+
+#include <libmnl/libmnl.h>
+#include <netinet/in.h>
+#include <rdma/rdma_netlink.h>
+
+#include "provider/verbs/internal.h"
+
+#define TYPE(cmd) ((RDMA_NL_NLDEV << 10) + (cmd))
+// The kernel answers at once; what takes longer is no answer.
+#define ANSWER_S 2
+
+_Atomic bool lieni_verbs_hide_table;
+
+// One question and what it is looking for.
+struct question {
+    char *buffer;
+    size_t size;
+    struct nlmsghdr *head;
+    mnl_cb_t answer;
+    void *arg;
+};
+
+static void ask(struct question *q, char *buffer, size_t size, uint16_t cmd, uint16_t flags)
+{
+    q->buffer = buffer;
+    q->size = size;
+    q->head = mnl_nlmsg_put_header(buffer);
+    q->head->nlmsg_type = (uint16_t)TYPE(cmd);
+    q->head->nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags);
+    q->head->nlmsg_seq = 1;
+}
+
+// Sends the question and takes all of the answer. 0, or a negative errno: the kernel's, or the way there.
+static int answered(struct question *q)
+{
+    if (atomic_load(&lieni_verbs_hide_table))
+        return -EPERM;
+    struct mnl_socket *socket = mnl_socket_open2(NETLINK_RDMA, SOCK_CLOEXEC);
+    if (!socket)
+        return -errno;
+    const struct timeval limit = {.tv_sec = ANSWER_S};
+    int rc = -1;
+    if (mnl_socket_bind(socket, 0, MNL_SOCKET_AUTOPID) == 0 &&
+        setsockopt(mnl_socket_get_fd(socket), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+        mnl_socket_sendto(socket, q->head, q->head->nlmsg_len) >= 0)
+        rc = MNL_CB_OK;
+    unsigned port = mnl_socket_get_portid(socket);
+    while (rc == MNL_CB_OK) {
+        ssize_t len = mnl_socket_recvfrom(socket, q->buffer, q->size);
+        rc = len < 0 ? -1 : mnl_cb_run(q->buffer, (size_t)len, 1, port, q->answer, q->arg);
+    }
+    int error = errno;
+    mnl_socket_close(socket);
+    if (rc >= 0)
+        return 0;
+    return error > 0 ? -error : -EIO;
+}
+
+// -- Devices -----------------------------------------------------------------------------------------------------------------------
+
+struct search {
+    const char *name; // NULL: the one that answers
+    struct lieni_verbs_entry entry;
+    unsigned found;
+};
+
+struct told_device {
+    struct lieni_verbs_entry entry;
+    bool index, guid;
+};
+
+static int device_attr(const struct nlattr *attr, void *arg)
+{
+    struct told_device *told = arg;
+    uint16_t type = mnl_attr_get_type(attr);
+    if (type == RDMA_NLDEV_ATTR_DEV_INDEX && mnl_attr_validate(attr, MNL_TYPE_U32) >= 0) {
+        told->entry.index = mnl_attr_get_u32(attr);
+        told->index = true;
+    } else if (type == RDMA_NLDEV_ATTR_NODE_GUID && mnl_attr_validate(attr, MNL_TYPE_U64) >= 0) {
+        told->entry.guid = mnl_attr_get_u64(attr);
+        told->guid = true;
+    } else if (type == RDMA_NLDEV_ATTR_DEV_NAME &&
+               mnl_attr_validate(attr, MNL_TYPE_NUL_STRING) >= 0) {
+        strncpy(told->entry.name, mnl_attr_get_str(attr), sizeof told->entry.name - 1);
+    }
+    return MNL_CB_OK;
+}
+
+static int take_device(const struct nlmsghdr *head, void *arg)
+{
+    struct search *search = arg;
+    struct told_device told = {0};
+    mnl_attr_parse(head, 0, device_attr, &told);
+    if (told.index && told.guid && (!search->name || strcmp(search->name, told.entry.name) == 0)) {
+        search->entry = told.entry;
+        search->found++;
+    }
+    return MNL_CB_OK;
+}
+
+// The answer to a question that is no list is one message, then nothing.
+static int take_one_device(const struct nlmsghdr *head, void *arg)
+{
+    take_device(head, arg);
+    return MNL_CB_STOP;
+}
+
+int lieni_verbs_entry_find(const char *name, struct lieni_verbs_entry *entry)
+{
+    _Alignas(struct nlmsghdr) char buffer[32768];
+    struct search search = {.name = name};
+    struct question q = {.answer = take_device, .arg = &search};
+    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_GET, NLM_F_DUMP);
+    int rc = answered(&q);
+    if (rc == 0 && search.found != 1)
+        rc = -ENODEV;
+    if (rc == 0)
+        *entry = search.entry;
+    return rc;
+}
+
+// Whether the index still is the device that it was.
+static bool same_device(const struct lieni_verbs_entry *entry)
+{
+    _Alignas(struct nlmsghdr) char buffer[32768];
+    struct search search = {0};
+    struct question q = {.answer = take_one_device, .arg = &search};
+    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_GET, 0);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
+    return answered(&q) == 0 && search.found == 1 && search.entry.index == entry->index &&
+           search.entry.guid == entry->guid && strcmp(search.entry.name, entry->name) == 0;
+}
+
+// -- A queue pair by its number ----------------------------------------------------------------------------------------------------
+
+static int qp_attr(const struct nlattr *attr, void *arg)
+{
+    uint32_t *number = arg;
+    if (mnl_attr_get_type(attr) == RDMA_NLDEV_ATTR_RES_LQPN &&
+        mnl_attr_validate(attr, MNL_TYPE_U32) >= 0)
+        *number = mnl_attr_get_u32(attr);
+    return MNL_CB_OK;
+}
+
+static int take_qp(const struct nlmsghdr *head, void *arg)
+{
+    mnl_attr_parse(head, 0, qp_attr, arg);
+    return MNL_CB_STOP;
+}
+
+enum lieni_verbs_answer lieni_verbs_qp_ask(const struct lieni_verbs_entry *entry, uint32_t port,
+                                           uint32_t number)
+{
+    _Alignas(struct nlmsghdr) char buffer[32768];
+    uint32_t listed = 0;
+    struct question q = {.answer = take_qp, .arg = &listed};
+    if (!same_device(entry))
+        return LIENI_VERBS_UNKNOWN;
+    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_RES_QP_GET, 0);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_PORT_INDEX, port);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_RES_LQPN, number);
+    int rc = answered(&q);
+    if (rc == 0 && listed == number)
+        return LIENI_VERBS_LISTED;
+    // Removed and made anew in between, a device could have answered for another.
+    return rc == -ENOENT && same_device(entry) ? LIENI_VERBS_ABSENT : LIENI_VERBS_UNKNOWN;
+}
+
+// -- The connection identifier of an endpoint --------------------------------------------------------------------------------------
+
+struct pair {
+    const struct sockaddr *own, *peer;
+    uint32_t number;
+    unsigned found;
+};
+
+// Whether the kernel's address is that one, port included.
+static bool same_address(const struct nlattr *attr, const struct sockaddr *want)
+{
+    if (!attr || mnl_attr_get_payload_len(attr) < sizeof(struct sockaddr_in6))
+        return false;
+    struct sockaddr_in6 got6;
+    memcpy(&got6, mnl_attr_get_payload(attr), sizeof got6);
+    if (got6.sin6_family != want->sa_family)
+        return false;
+    if (want->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *want6 = (const void *)want;
+        return got6.sin6_port == want6->sin6_port &&
+               memcmp(&got6.sin6_addr, &want6->sin6_addr, sizeof got6.sin6_addr) == 0;
+    }
+    const struct sockaddr_in *want4 = (const void *)want;
+    struct sockaddr_in got4;
+    memcpy(&got4, mnl_attr_get_payload(attr), sizeof got4);
+    return want->sa_family == AF_INET && got4.sin_port == want4->sin_port &&
+           got4.sin_addr.s_addr == want4->sin_addr.s_addr;
+}
+
+struct told_id {
+    const struct nlattr *own, *peer;
+    uint32_t number;
+};
+
+static int id_attr(const struct nlattr *attr, void *arg)
+{
+    struct told_id *told = arg;
+    uint16_t type = mnl_attr_get_type(attr);
+    if (type == RDMA_NLDEV_ATTR_RES_SRC_ADDR)
+        told->own = attr;
+    else if (type == RDMA_NLDEV_ATTR_RES_DST_ADDR)
+        told->peer = attr;
+    else if (type == RDMA_NLDEV_ATTR_RES_LQPN && mnl_attr_validate(attr, MNL_TYPE_U32) >= 0)
+        told->number = mnl_attr_get_u32(attr);
+    return MNL_CB_OK;
+}
+
+static int take_id(const struct nlattr *attr, void *arg)
+{
+    struct pair *pair = arg;
+    struct told_id told = {0};
+    if (mnl_attr_get_type(attr) != RDMA_NLDEV_ATTR_RES_CM_ID_ENTRY)
+        return MNL_CB_OK;
+    mnl_attr_parse_nested(attr, id_attr, &told);
+    if (told.number != 0 && same_address(told.own, pair->own) &&
+        same_address(told.peer, pair->peer)) {
+        pair->number = told.number;
+        pair->found++;
+    }
+    return MNL_CB_OK;
+}
+
+static int take_table(const struct nlattr *attr, void *arg)
+{
+    if (mnl_attr_get_type(attr) == RDMA_NLDEV_ATTR_RES_CM_ID)
+        mnl_attr_parse_nested(attr, take_id, arg);
+    return MNL_CB_OK;
+}
+
+static int take_ids(const struct nlmsghdr *head, void *arg)
+{
+    mnl_attr_parse(head, 0, take_table, arg);
+    return MNL_CB_OK;
+}
+
+bool lieni_verbs_qp_find(const struct lieni_verbs_entry *entry, uint32_t port,
+                         const struct sockaddr *own, const struct sockaddr *peer, uint32_t *number)
+{
+    _Alignas(struct nlmsghdr) char buffer[32768];
+    struct pair pair = {.own = own, .peer = peer};
+    struct question q = {.answer = take_ids, .arg = &pair};
+    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_RES_CM_ID_GET, NLM_F_DUMP);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_PORT_INDEX, port);
+    if (!same_device(entry) || answered(&q) != 0 || pair.found != 1)
+        return false;
+    *number = pair.number;
+    return true;
+}
