@@ -12,6 +12,8 @@
 
 extern const struct lieni_ofi_device_ops lieni_verbs_device_ops;
 
+const char *lieni_verbs_state_text(enum ibv_port_state state);
+
 // -- verbs_proof.c -----------------------------------------------------------------------------------------------------------------
 
 // A device as the kernel's table knows it. An index may be given to another device later, so the rest is compared as well.

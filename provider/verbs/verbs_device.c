@@ -61,7 +61,7 @@ static int port_usable(struct device *device)
         return 0;
     lieni_ofi_say(device->prov, LIEN_LOG_ERROR, LIEN_ENODEV, "device %s port %u at %s is %s",
                   device->entry.name, device->port, device->host,
-                  rc == 0 ? ibv_port_state_str(attr.state) : strerror(rc));
+                  rc == 0 ? lieni_verbs_state_text(attr.state) : strerror(rc));
     return LIEN_ENODEV;
 }
 

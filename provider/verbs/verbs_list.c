@@ -44,6 +44,25 @@ static const char *link_layer_of(const struct ibv_port_attr *attr)
     return attr->link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "unspecified";
 }
 
+const char *lieni_verbs_state_text(enum ibv_port_state state)
+{
+    switch (state) {
+    case IBV_PORT_NOP:
+        return "NOP";
+    case IBV_PORT_DOWN:
+        return "DOWN";
+    case IBV_PORT_INIT:
+        return "INIT";
+    case IBV_PORT_ARMED:
+        return "ARMED";
+    case IBV_PORT_ACTIVE:
+        return "ACTIVE";
+    case IBV_PORT_ACTIVE_DEFER:
+        return "ACTIVE_DEFER";
+    }
+    return "unknown";
+}
+
 static const char *gid_type_of(uint32_t type)
 {
     switch (type) {
@@ -95,8 +114,7 @@ static int describe_port(struct ibv_context *context, unsigned number,
     if (ibv_query_port(context, (uint8_t)number, &attr) != 0)
         return 0;
     port->active = attr.state == IBV_PORT_ACTIVE;
-    const char *state = ibv_port_state_str(attr.state);
-    port->state = strncmp(state, "PORT_", 5) == 0 ? state + 5 : state;
+    port->state = lieni_verbs_state_text(attr.state);
     port->link_layer = link_layer_of(&attr);
     port->mtu = attr.active_mtu ? 128u << attr.active_mtu : 0;
     port->message_max = attr.max_msg_sz;
