@@ -302,6 +302,32 @@ static void unconnected(void)
     side_close(&b);
 }
 
+// Forty connections one after another, and what they took.
+static void connects(void)
+{
+    uint64_t longest = 0, all = bench_ms(), late;
+    side_open(&a);
+    side_open(&b);
+    for (unsigned i = 0; i < 40; i++) {
+        uint16_t at;
+        uint64_t begin = bench_ms();
+        struct lieni_ep_args args = end_args(&server, 0, 1, 2);
+        end_listen(&a, &server, &args, &at);
+        args = end_args(&client, at, 2, 1);
+        end_connect(&b, &client, &args);
+        CHECK(pump(&b, &a, up, &client, UP_MS));
+        CHECK(pump(&a, &b, up, &server, UP_MS));
+        uint64_t took = bench_ms() - begin;
+        longest = took > longest ? took : longest;
+        IS(ended(&client, &late), LIENI_PROVEN);
+        IS(ended(&server, &late), LIENI_PROVEN);
+    }
+    printf("40 connections in %llu ms, the longest %llu ms\n",
+           (unsigned long long)(bench_ms() - all), (unsigned long long)longest);
+    side_close(&a);
+    side_close(&b);
+}
+
 // A closed region is deregistered at once: libfabric's cache is off.
 static void cache(void)
 {
@@ -398,10 +424,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"list", list},   {"refusals", refusals}, {"reads", reads},
-                 {"proof", proof}, {"hidden", hidden},     {"unconnected", unconnected},
-                 {"cache", cache}, {"killed", killed},     {"bad_key", bad_key},
-                 {"port", port}};
+    } parts[] = {{"list", list},         {"refusals", refusals}, {"reads", reads},
+                 {"proof", proof},       {"hidden", hidden},     {"unconnected", unconnected},
+                 {"connects", connects}, {"cache", cache},       {"killed", killed},
+                 {"bad_key", bad_key},   {"port", port}};
     bench_provider = verbs;
     bench_host = bench_nic = test_host();
     unsigned ran = 0;
