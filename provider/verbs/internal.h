@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Inside of provider/verbs: the device of one domain, and the questions to the kernel's resource table. A question opens a netlink socket of its own and closes it: no state, any thread.
+// Inside of provider/verbs: the device of one domain, and the questions to the kernel's resource table, from any thread.
 
 #ifndef LIENI_VERBS_INTERNAL_H
 #define LIENI_VERBS_INTERNAL_H

@@ -18,9 +18,10 @@ static const struct lieni_traits traits = {
     .cm_data_max = 55,
     .read_piece_max =
         1u << 20, // the device's max_msg_size may be less, never more than this is asked
-    .read_bytes_max = 16u << 20, // the device serves READs beside messages: no need for tcp's bound
-    .reads_max = 1024,           // the device's depth may be less
-    .posts_max = 16384,          // so may its queues
+    .read_bytes_max =
+        4u << 20,       // far above what fills a link; it bounds what a cancel cannot take back
+    .reads_max = 1024,  // the device's depth may be less
+    .posts_max = 16384, // so may its queues
 };
 
 // libfabric warns by it that a message may carry data of the remote completion queue, which only writes with immediate data would bring: there are none.

@@ -164,8 +164,8 @@ static void say_event(struct device *device, const struct ibv_async_event *event
                 event->event_type == IBV_EVENT_PORT_ERR;
     bool bad = event->event_type == IBV_EVENT_PORT_ERR ||
                event->event_type == IBV_EVENT_DEVICE_FATAL;
-    if (port && (unsigned)event->element.port_num != device->port)
-        return;
+    if ((!port && !bad) || (port && (unsigned)event->element.port_num != device->port))
+        return; // GID tables, subnet managers ...: nothing to act on
     lieni_ofi_say(device->prov, bad ? LIEN_LOG_WARN : LIEN_LOG_INFO, bad ? LIEN_ENODEV : 0,
                   "device %s port %u: %s", device->entry.name, device->port,
                   ibv_event_type_str(event->event_type));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernel's resource table, asked over RDMA netlink (what `rdma resource show` prints). A queue pair's number is learned from the list of connection identifiers while it lives; that it is
-// gone is proved by one answer only, -ENOENT to the question for that very number on the same device. Lists are no proof: they page, hide, and may be empty for other reasons. No state.
+// gone is proved by one answer only, -ENOENT to the question for that very number on the same device. Lists are no proof: they page, hide, and may be empty for other reasons. Owns one socket, under table_lock.
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/time.h>
@@ -37,7 +38,43 @@ static void ask(struct question *q, char *buffer, size_t size, uint16_t cmd, uin
     q->head = mnl_nlmsg_put_header(buffer);
     q->head->nlmsg_type = (uint16_t)TYPE(cmd);
     q->head->nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags);
-    q->head->nlmsg_seq = 1;
+}
+
+// The one socket of the process, kept open: a process that has run out of descriptors must still be able to prove an end.
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mnl_socket *table;
+static uint32_t asked; // the number of the last question
+
+static int open_table(void)
+{
+    const struct timeval limit = {.tv_sec = ANSWER_S};
+    if (table)
+        return 0;
+    table = mnl_socket_open2(NETLINK_RDMA, SOCK_CLOEXEC);
+    if (!table)
+        return -errno;
+    if (mnl_socket_bind(table, 0, MNL_SOCKET_AUTOPID) == 0 &&
+        setsockopt(mnl_socket_get_fd(table), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0)
+        return 0;
+    int error = errno;
+    mnl_socket_close(table);
+    table = NULL;
+    return -error;
+}
+
+// Caller holds table_lock, and the table is open.
+static int exchange(struct question *q)
+{
+    unsigned port = mnl_socket_get_portid(table);
+    q->head->nlmsg_seq = ++asked;
+    int rc = mnl_socket_sendto(table, q->head, q->head->nlmsg_len) < 0 ? -1 : MNL_CB_OK;
+    while (rc == MNL_CB_OK) {
+        ssize_t len = mnl_socket_recvfrom(table, q->buffer, q->size);
+        rc = len < 0 ? -1 : mnl_cb_run(q->buffer, (size_t)len, asked, port, q->answer, q->arg);
+    }
+    if (rc >= 0)
+        return 0;
+    return errno > 0 ? -errno : -EIO;
 }
 
 // Sends the question and takes all of the answer. 0, or a negative errno: the kernel's, or the way there.
@@ -45,25 +82,17 @@ static int answered(struct question *q)
 {
     if (atomic_load(&lieni_verbs_hide_table))
         return -EPERM;
-    struct mnl_socket *socket = mnl_socket_open2(NETLINK_RDMA, SOCK_CLOEXEC);
-    if (!socket)
-        return -errno;
-    const struct timeval limit = {.tv_sec = ANSWER_S};
-    int rc = -1;
-    if (mnl_socket_bind(socket, 0, MNL_SOCKET_AUTOPID) == 0 &&
-        setsockopt(mnl_socket_get_fd(socket), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
-        mnl_socket_sendto(socket, q->head, q->head->nlmsg_len) >= 0)
-        rc = MNL_CB_OK;
-    unsigned port = mnl_socket_get_portid(socket);
-    while (rc == MNL_CB_OK) {
-        ssize_t len = mnl_socket_recvfrom(socket, q->buffer, q->size);
-        rc = len < 0 ? -1 : mnl_cb_run(q->buffer, (size_t)len, 1, port, q->answer, q->arg);
+    pthread_mutex_lock(&table_lock);
+    int rc = open_table();
+    if (rc == 0)
+        rc = exchange(q);
+    // What was asked may still be answered: not to the next question.
+    if (rc != 0 && rc != -ENOENT && table) {
+        mnl_socket_close(table);
+        table = NULL;
     }
-    int error = errno;
-    mnl_socket_close(socket);
-    if (rc >= 0)
-        return 0;
-    return error > 0 ? -error : -EIO;
+    pthread_mutex_unlock(&table_lock);
+    return rc;
 }
 
 // -- Devices -----------------------------------------------------------------------------------------------------------------------
