@@ -94,7 +94,8 @@ static void thaw(struct cf_side *side)
 #define TCP .host = "127.0.0.1", .host6 = "[::1]", .provider = "tcp", .path = LIEN_PATH_KERNEL
 // The addresses of the RDMA device that ci/verbs-test makes.
 #define VERBS                                                                                      \
-    .host = "10.9.2.1", .host6 = "[fd09:2::1]", .provider = "verbs", .path = LIEN_PATH_RDMA
+    .serves_frozen = true, .host = "10.9.2.1", .host6 = "[fd09:2::1]", .provider = "verbs",        \
+    .path = LIEN_PATH_RDMA
 
 const struct cf_driver cf_tcp = {.name = "tcp", TCP, DRIVEN};
 const struct cf_driver cf_tcp_thread = {.name = "tcp-thread", TCP, THREADED};

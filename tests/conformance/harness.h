@@ -58,10 +58,11 @@ extern const struct cf_case cf_read_cases[], cf_layout_cases[], cf_message_cases
 
 struct cf_driver {
     const char *name;
-    bool processes;   // a process for each side
-    bool threaded;    // contexts have a progress thread of their own
-    bool blocking;    // blocking functions can be used
-    const char *host; // where the owner listens
+    bool processes;     // a process for each side
+    bool threaded;      // contexts have a progress thread of their own
+    bool blocking;      // blocking functions can be used
+    bool serves_frozen; // READs go on while the owner's process stands still
+    const char *host;   // where the owner listens
     const char *host6;
     const char *provider; // what the connections say of themselves
     lien_path path;
