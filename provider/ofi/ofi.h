@@ -48,6 +48,8 @@ struct lieni_ofi_device_ops {
     bool (*look)(void *device);
     // 0, or a LIEN_ code after a report: new connections cannot work now. Any thread.
     int (*usable)(void *device);
+    // The name of the endpoint that the calling thread has just made, its only one; false: not known.
+    bool (*made)(void *device, struct lieni_ofi_name *name);
     // The name of the endpoint with these addresses, which is connected or tried to be; false: not known. Any thread.
     bool (*learn)(void *device, const struct sockaddr *own, const struct sockaddr *peer,
                   struct lieni_ofi_name *name);
@@ -161,6 +163,7 @@ struct lieni_ep {
     struct fid_cq *cq;
     struct fid_eq *eq;
     struct lieni_ofi_name name; // CM thread, then progress context
+    bool enabled;               // something can have been posted; CM thread, then progress context
     bool unproven;              // an endpoint of it was closed without proof
     bool device_gone;           // its device went away; progress context
     _Atomic uint64_t
@@ -234,7 +237,7 @@ enum lieni_proof lieni_ofi_close_fids(struct lieni_ep *ep, uint64_t *late);
 void lieni_ofi_ep_enter(struct lieni_ep *ep, enum lieni_ofi_ep_state state);
 // The local descriptor of a region.
 void *lieni_ofi_desc(const struct lieni_mr *mr);
-// Learns the name of an endpoint that connects or is connected, where its end is proved by that.
+// Learns the name of an endpoint that is connected, where its end is proved by that. One made under another name is not known any more.
 void lieni_ofi_learn(struct lieni_ep *ep);
 
 // -- ofi_cm.c ----------------------------------------------------------------------------------------------------------------------

@@ -144,6 +144,11 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
         rc = fi_ep_bind(ep->ep, &ep->cq->fid, FI_TRANSMIT | FI_RECV);
     if (rc == 0)
         rc = fi_enable(ep->ep);
+    ep->enabled = rc == 0;
+    // Before the first receive: it may never get as far as to be connected.
+    const struct lieni_ofi_device_ops *device = ep->prov->ofi->device;
+    if (rc == 0 && device)
+        device->made(domain->device, &ep->name);
     return rc == 0 ? 0 : failed(ep, "binding the endpoint", rc);
 }
 

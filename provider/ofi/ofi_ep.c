@@ -430,11 +430,16 @@ void lieni_ofi_learn(struct lieni_ep *ep)
     const struct lieni_ofi_device_ops *ops = ep->prov->ofi->device;
     struct sockaddr_storage own = {0}, peer = {0};
     size_t own_len = sizeof own, peer_len = sizeof peer;
-    if (!ops || !ep->ep || ep->name.number != 0)
+    if (!ops)
         return;
-    if (fi_getname(&ep->ep->fid, &own, &own_len) != 0 || fi_getpeer(ep->ep, &peer, &peer_len) != 0)
-        return;
-    ops->learn(ep->domain->device, (struct sockaddr *)&own, (struct sockaddr *)&peer, &ep->name);
+    struct lieni_ofi_name name = {0};
+    if (fi_getname(&ep->ep->fid, &own, &own_len) != 0 ||
+        fi_getpeer(ep->ep, &peer, &peer_len) != 0 ||
+        !ops->learn(ep->domain->device, (struct sockaddr *)&own, (struct sockaddr *)&peer, &name))
+        return; // down again already: as it was made
+    if (ep->name.number != 0 && ep->name.number != name.number)
+        name = (struct lieni_ofi_name){0};
+    ep->name = name;
 }
 
 // Whether the endpoint that was just closed is gone, once its posts were accepted.
@@ -452,10 +457,10 @@ enum lieni_proof lieni_ofi_close_fids(struct lieni_ep *ep, uint64_t *late)
 {
     struct lieni_prov *prov = ep->prov;
     struct fid_ep *fid = ep->ep;
-    lieni_ofi_learn(ep);                    // one that never connected
     int rc = fid ? fi_close(&fid->fid) : 0; // no endpoint was made: nothing was posted
-    if (fid && (rc != 0 || !proved(ep)))
+    if (fid && (rc != 0 || (ep->enabled && !proved(ep))))
         ep->unproven = true;
+    ep->enabled = false;
     ep->ep = NULL;
     if (ep->cq)
         *late += lieni_ofi_drain(ep);

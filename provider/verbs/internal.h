@@ -34,6 +34,8 @@ int lieni_verbs_entry_find(const char *name, struct lieni_verbs_entry *entry);
 // Asks for one queue pair by its number.
 enum lieni_verbs_answer lieni_verbs_qp_ask(const struct lieni_verbs_entry *entry, uint32_t port,
                                            uint32_t number);
+// The one queue pair that the calling thread made and that still is. False: none, several, or no answer.
+bool lieni_verbs_qp_made(const struct lieni_verbs_entry *entry, uint32_t port, uint32_t *number);
 // The queue pair of the one connection identifier with these addresses. False: none, several, or no answer.
 bool lieni_verbs_qp_find(const struct lieni_verbs_entry *entry, uint32_t port,
                          const struct sockaddr *own, const struct sockaddr *peer, uint32_t *number);

@@ -208,6 +208,17 @@ static void doubt(struct device *device, const char *why)
                       device->entry.name, why);
 }
 
+static bool made(void *self, struct lieni_ofi_name *name)
+{
+    struct device *device = self;
+    uint32_t number = 0;
+    if (!device->has_entry || !lieni_verbs_qp_made(&device->entry, device->port, &number) ||
+        lieni_verbs_qp_ask(&device->entry, device->port, number) != LIENI_VERBS_LISTED)
+        return false;
+    *name = (struct lieni_ofi_name){.number = number, .port = device->port};
+    return true;
+}
+
 static bool learn(void *self, const struct sockaddr *own, const struct sockaddr *peer,
                   struct lieni_ofi_name *name)
 {
@@ -246,6 +257,7 @@ const struct lieni_ofi_device_ops lieni_verbs_device_ops = {
     .fd = event_fd,
     .look = look,
     .usable = usable,
+    .made = made,
     .learn = learn,
     .gone = gone,
 };

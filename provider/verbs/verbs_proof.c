@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel's resource table, asked over RDMA netlink (what `rdma resource show` prints). A queue pair's number is learned from the list of connection identifiers while it lives; that it is
+// The kernel's resource table, asked over RDMA netlink (what `rdma resource show` prints). A queue pair's number is learned while it lives: as the one that this thread made, and once connected from the list of connection identifiers, and two answers must agree; that it is
 // gone is proved by one answer only, -ENOENT to the question for that very number on the same device. Lists are no proof: they page, hide, and may be empty for other reasons. Owns one socket, under table_lock.
 
 #include <errno.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/time.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <libmnl/libmnl.h>
 #include <netinet/in.h>
@@ -204,6 +205,73 @@ enum lieni_verbs_answer lieni_verbs_qp_ask(const struct lieni_verbs_entry *entry
         return LIENI_VERBS_LISTED;
     // Removed and made anew in between, a device could have answered for another.
     return rc == -ENOENT && same_device(entry) ? LIENI_VERBS_ABSENT : LIENI_VERBS_UNKNOWN;
+}
+
+// -- The queue pair that a thread made ---------------------------------------------------------------------------------------------
+
+struct maker {
+    uint32_t thread;
+    uint32_t number;
+    unsigned found;
+};
+
+struct told_qp {
+    uint32_t thread, number;
+    uint8_t type;
+};
+
+static int made_attr(const struct nlattr *attr, void *arg)
+{
+    struct told_qp *told = arg;
+    uint16_t type = mnl_attr_get_type(attr);
+    if (type == RDMA_NLDEV_ATTR_RES_PID && mnl_attr_validate(attr, MNL_TYPE_U32) >= 0)
+        told->thread = mnl_attr_get_u32(attr);
+    else if (type == RDMA_NLDEV_ATTR_RES_LQPN && mnl_attr_validate(attr, MNL_TYPE_U32) >= 0)
+        told->number = mnl_attr_get_u32(attr);
+    else if (type == RDMA_NLDEV_ATTR_RES_TYPE && mnl_attr_validate(attr, MNL_TYPE_U8) >= 0)
+        told->type = mnl_attr_get_u8(attr);
+    return MNL_CB_OK;
+}
+
+static int take_made(const struct nlattr *attr, void *arg)
+{
+    struct maker *maker = arg;
+    struct told_qp told = {0};
+    if (mnl_attr_get_type(attr) != RDMA_NLDEV_ATTR_RES_QP_ENTRY)
+        return MNL_CB_OK;
+    mnl_attr_parse_nested(attr, made_attr, &told);
+    if (told.number != 0 && told.thread == maker->thread && told.type == IBV_QPT_RC) {
+        maker->number = told.number;
+        maker->found++;
+    }
+    return MNL_CB_OK;
+}
+
+static int take_qp_table(const struct nlattr *attr, void *arg)
+{
+    if (mnl_attr_get_type(attr) == RDMA_NLDEV_ATTR_RES_QP)
+        mnl_attr_parse_nested(attr, take_made, arg);
+    return MNL_CB_OK;
+}
+
+static int take_qps(const struct nlmsghdr *head, void *arg)
+{
+    mnl_attr_parse(head, 0, take_qp_table, arg);
+    return MNL_CB_OK;
+}
+
+bool lieni_verbs_qp_made(const struct lieni_verbs_entry *entry, uint32_t port, uint32_t *number)
+{
+    _Alignas(struct nlmsghdr) char buffer[32768];
+    struct maker maker = {.thread = (uint32_t)gettid()};
+    struct question q = {.answer = take_qps, .arg = &maker};
+    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_RES_QP_GET, NLM_F_DUMP);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_PORT_INDEX, port);
+    if (!same_device(entry) || answered(&q) != 0 || maker.found != 1)
+        return false;
+    *number = maker.number;
+    return true;
 }
 
 // -- The connection identifier of an endpoint --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "provider/verbs/internal.h"
@@ -297,6 +298,19 @@ static void unconnected(void)
     printf("rejected: %s\n", bench_log.text);
     IS(ended(&client, &late), LIENI_PROVEN);
     IS(ended(&server, &late), LIENI_PROVEN);
+
+    // Canceled at every stage on the way.
+    for (unsigned us = 0; us < 40; us++) {
+        args = end_args(&server, 0, 1, 2);
+        end_listen(&a, &server, &args, &port);
+        args = end_args(&client, port, 2, 1);
+        args.recvs = &recv;
+        args.n_recvs = 1;
+        end_connect(&b, &client, &args);
+        nanosleep(&(struct timespec){.tv_nsec = (long)us * 1000000}, NULL);
+        IS(ended(&client, &late), LIENI_PROVEN);
+        IS(ended(&server, &late), LIENI_PROVEN);
+    }
     IS(verbs->mr_close(mr), 0);
     side_close(&a);
     side_close(&b);
