@@ -35,7 +35,9 @@ struct lieni_ofi_name {
 
 // What only the device's own library and kernel tell. All functions but `open` get what that made.
 struct lieni_ofi_device_ops {
-    // Of the device at `host` (numeric), which `info` names. A LIEN_ code after a report. May block briefly.
+    // 0: a device serves `host` (numeric); else LIEN_ENODEV after a report. Before libfabric is asked, which does not say why.
+    int (*serves)(struct lieni_prov *prov, const char *host);
+    // Of the device at `host`, which `info` names. A LIEN_ code after a report. May block briefly.
     int (*open)(struct lieni_prov *prov, const char *host, const struct fi_info *info,
                 void **device);
     void (*close)(void *device);
@@ -53,7 +55,9 @@ struct lieni_ofi_device_ops {
     // The name of the endpoint with these addresses, which is connected or tried to be; false: not known. Any thread.
     bool (*learn)(void *device, const struct sockaddr *own, const struct sockaddr *peer,
                   struct lieni_ofi_name *name);
-    // After fi_close(ep) == 0: whether that endpoint is proved gone. Any thread.
+    // Right before fi_close(ep): whether that endpoint is seen. Unless this very thread saw it then, that it is not seen later proves nothing. Any thread.
+    bool (*there)(void *device, const struct lieni_ofi_name *name);
+    // After fi_close(ep) == 0 of one that was there: whether it is proved gone. Any thread.
     bool (*gone)(void *device, const struct lieni_ofi_name *name);
 };
 
@@ -166,6 +170,7 @@ struct lieni_ep {
     bool enabled;               // something can have been posted; CM thread, then progress context
     bool unproven;              // an endpoint of it was closed without proof
     bool device_gone;           // its device went away; progress context
+    bool shut; // by the peer, not told yet: what it had sent before comes first; progress context
     _Atomic uint64_t
         refused_since; // when the full queue first refused a post, and nothing moved since; 0: it did
     int cq_fd;         // -1 until registered with prov->epfd

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -20,6 +21,8 @@
 #define CLOSE_WAIT_MS 200u
 // Tries for a random key: a second collision of 64 bits is a broken random source.
 #define KEY_TRIES 8
+// What is registered to see whether that is cached.
+#define PROBE_BYTES 4096u
 
 // What we can obey; anything else a provider asks for, we cannot use it.
 static const int mr_modes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -287,6 +290,67 @@ uint32_t lieni_ofi_read_depth(struct lieni_prov *prov, const char *host)
     return ops ? ops->read_depth(prov, host) : 0;
 }
 
+static void refused_registration(struct lieni_prov *prov, const void *addr, size_t len, int rc)
+{
+    char hint[128] = "";
+    struct rlimit limit;
+    if ((rc == -FI_ENOMEM || rc == -FI_EAGAIN || rc == -FI_EPERM) &&
+        getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
+        if (limit.rlim_cur == RLIM_INFINITY)
+            snprintf(hint, sizeof hint, "; RLIMIT_MEMLOCK is unlimited");
+        else
+            snprintf(hint, sizeof hint,
+                     "; the memory-lock limit (RLIMIT_MEMLOCK) is %llu bytes and may be the cause",
+                     (unsigned long long)limit.rlim_cur);
+    }
+    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_EREGISTER, "registering %zu bytes at %p: %s (%d)%s",
+                  len, addr, fi_strerror(-rc), -rc, hint);
+}
+
+// Whether libfabric gives out the same region twice: two live ones of one page have the same key.
+static int is_cached(struct lieni_domain *domain, void *page, bool *cached)
+{
+    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ;
+    struct fid_mr *first, *second;
+    *cached = false;
+    int rc = fi_mr_reg(domain->domain, page, PROBE_BYTES, access, 0, 0, 0, &first, NULL);
+    if (rc != 0)
+        return rc;
+    rc = fi_mr_reg(domain->domain, page, PROBE_BYTES, access, 0, 0, 0, &second, NULL);
+    if (rc == 0) {
+        *cached = fi_mr_key(first) == fi_mr_key(second);
+        fi_close(&second->fid);
+    }
+    fi_close(&first->fid);
+    return rc;
+}
+
+// libfabric's registration cache is off, whatever the environment says by now: it looked at it once, which may have been before us. Seen where the provider makes the keys; elsewhere none is used.
+static int check_uncached(struct lieni_domain *domain)
+{
+    struct lieni_prov *prov = domain->prov;
+    bool cached;
+    if ((domain->info->domain_attr->mr_mode & FI_MR_PROV_KEY) == 0)
+        return 0;
+    void *page = mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                      0);
+    if (page == MAP_FAILED)
+        return LIEN_ENOMEM;
+    int rc = is_cached(domain, page, &cached);
+    if (rc != 0)
+        refused_registration(prov, page, PROBE_BYTES, rc);
+    munmap(page, PROBE_BYTES);
+    if (rc != 0)
+        return LIEN_EREGISTER;
+    if (!cached)
+        return 0;
+    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_ENOPROVIDER,
+                  "libfabric's registration cache is on: libfabric was used before "
+                  "FI_MR_CACHE_MAX_COUNT was 0; set it before the process starts, or load Lien "
+                  "earlier");
+    return LIEN_ENOPROVIDER;
+}
+
 int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lieni_domain **out)
 {
     if (host && !is_local(host)) {
@@ -294,12 +358,15 @@ int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lien
                       "'%s' is no numeric address of this machine", host);
         return LIEN_ENODEV;
     }
+    int code = prov->ofi->device ? prov->ofi->device->serves(prov, host) : 0;
+    if (code != 0)
+        return code;
     struct lieni_domain *domain = calloc(1, sizeof *domain);
     if (!domain)
         return LIEN_ENOMEM;
     domain->prov = prov;
     TAILQ_INIT(&domain->eps);
-    int code = find(prov, host, LIEN_ENODEV, &domain->info);
+    code = find(prov, host, LIEN_ENODEV, &domain->info);
     if (code != 0)
         goto fail_find;
     int rc = fi_fabric(domain->info->fabric_attr, &domain->fabric, NULL);
@@ -312,7 +379,9 @@ int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lien
         code = lieni_ofi_fail(prov, LIEN_LOG_ERROR, "fi_domain", rc);
         goto fail_domain;
     }
-    code = open_device(domain, host);
+    code = check_uncached(domain);
+    if (code == 0)
+        code = open_device(domain, host);
     if (code != 0)
         goto fail_device;
     pthread_mutex_lock(&prov->lock);
@@ -360,23 +429,6 @@ int lieni_ofi_domain_close(struct lieni_domain *domain, enum lieni_proof *proof)
 }
 
 // -- Regions -----------------------------------------------------------------------------------------------------------------------
-
-static void refused_registration(struct lieni_prov *prov, const void *addr, size_t len, int rc)
-{
-    char hint[128] = "";
-    struct rlimit limit;
-    if ((rc == -FI_ENOMEM || rc == -FI_EAGAIN || rc == -FI_EPERM) &&
-        getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
-        if (limit.rlim_cur == RLIM_INFINITY)
-            snprintf(hint, sizeof hint, "; RLIMIT_MEMLOCK is unlimited");
-        else
-            snprintf(hint, sizeof hint,
-                     "; the memory-lock limit (RLIMIT_MEMLOCK) is %llu bytes and may be the cause",
-                     (unsigned long long)limit.rlim_cur);
-    }
-    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_EREGISTER, "registering %zu bytes at %p: %s (%d)%s",
-                  len, addr, fi_strerror(-rc), -rc, hint);
-}
 
 // A key nobody can guess, of the size the provider has.
 static uint64_t random_key(struct lieni_domain *domain)

@@ -442,24 +442,32 @@ void lieni_ofi_learn(struct lieni_ep *ep)
     ep->name = name;
 }
 
-// Whether the endpoint that was just closed is gone, once its posts were accepted.
+// Whether there is an endpoint whose end can be proved. Before fi_close.
+static bool provable(struct lieni_ep *ep)
+{
+    const struct lieni_ofi *ofi = ep->prov->ofi;
+    if (!ofi->traits->ep_end_proves)
+        return false;
+    return !ofi->device || ofi->device->there(ep->domain->device, &ep->name);
+}
+
+// Whether the endpoint that was just closed is gone.
 static bool proved(struct lieni_ep *ep)
 {
     const struct lieni_ofi *ofi = ep->prov->ofi;
-    struct lieni_ofi_name name = ep->name;
-    ep->name = (struct lieni_ofi_name){0}; // the next try has another
-    if (!ofi->traits->ep_end_proves)
-        return false;
-    return !ofi->device || ofi->device->gone(ep->domain->device, &name);
+    return !ofi->device || ofi->device->gone(ep->domain->device, &ep->name);
 }
 
 enum lieni_proof lieni_ofi_close_fids(struct lieni_ep *ep, uint64_t *late)
 {
     struct lieni_prov *prov = ep->prov;
     struct fid_ep *fid = ep->ep;
-    int rc = fid ? fi_close(&fid->fid) : 0; // no endpoint was made: nothing was posted
-    if (fid && (rc != 0 || (ep->enabled && !proved(ep))))
+    // No endpoint was made, or none that takes posts: there is nothing to prove.
+    bool posted = fid && ep->enabled, may = posted && provable(ep);
+    int rc = fid ? fi_close(&fid->fid) : 0;
+    if (rc != 0 || (posted && !(may && proved(ep))))
         ep->unproven = true;
+    ep->name = (struct lieni_ofi_name){0}; // the next try has another
     ep->enabled = false;
     ep->ep = NULL;
     if (ep->cq)

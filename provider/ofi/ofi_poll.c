@@ -208,7 +208,7 @@ static unsigned read_queue(struct lieni_ep *ep, struct lieni_event *events, unsi
     return n;
 }
 
-// Connection events, into one slot.
+// Connection events, into one slot. The peer's shutdown is told when the completion queue was empty once more: a device's connection events overtake the last messages.
 static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
 {
     unsigned n = 0;
@@ -218,8 +218,7 @@ static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
         uint32_t kind = 0;
         ssize_t rc = fi_eq_read(ep->eq, &kind, buffer, sizeof buffer, 0);
         if (rc >= 0) {
-            if (kind == FI_SHUTDOWN)
-                went_down(ep, 0, event, &n);
+            ep->shut = ep->shut || kind == FI_SHUTDOWN;
         } else if (rc == -FI_EAVAIL) {
             struct fi_eq_err_entry entry = {0};
             rc = fi_eq_readerr(ep->eq, &entry, 0);
@@ -234,12 +233,13 @@ static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
     return n;
 }
 
-// Tells the end of an endpoint whose device went away; its queues may never say.
-static unsigned tell_gone(struct lieni_ep *ep, struct lieni_event *event)
+// Tells the end of an endpoint whose device went away, since its queues may never say; or that the peer shut down.
+static unsigned tell_end(struct lieni_ep *ep, struct lieni_event *event)
 {
     unsigned n = 0;
-    ep->device_gone = false;
-    went_down(ep, FI_ENODEV, event, &n);
+    int error = ep->device_gone ? FI_ENODEV : 0;
+    ep->device_gone = ep->shut = false;
+    went_down(ep, error, event, &n);
     return n;
 }
 
@@ -251,11 +251,17 @@ static unsigned serve(struct lieni_ep *ep, struct lieni_event *events, unsigned 
     pthread_mutex_unlock(&ep->cq_lock);
     if (n == max)
         *empty = false;
-    else if (ep->device_gone)
-        n += tell_gone(ep, &events[n]);
+    else if (ep->device_gone || (ep->shut && *empty))
+        n += tell_end(ep, &events[n]);
     else if (ep->look_eq)
         n += read_events(ep, &events[n]);
     return n;
+}
+
+// Whether it has an end to tell: it must not sleep before.
+static bool ends(const struct lieni_ep *ep)
+{
+    return ep->device_gone || ep->shut;
 }
 
 // 0: both queues are empty and their descriptors will tell. Asked one by one, to know which one refused.
@@ -426,7 +432,7 @@ unsigned lieni_ofi_poll(struct lieni_prov *prov, struct lieni_event *events, uns
         unsigned got = serve(ep, &events[n], max - n < TURN ? max - n : TURN, &empty);
         n += got;
         ep->quiet = got == 0 && empty ? ep->quiet + 1 : 0;
-        if (ep->device_gone || ep->quiet < QUIET_MAX || try_sleep(ep) != 0)
+        if (ends(ep) || ep->quiet < QUIET_MAX || try_sleep(ep) != 0)
             ring_put(ep);
         else
             ring_leave(ep);
@@ -443,7 +449,8 @@ int lieni_ofi_arm(struct lieni_prov *prov)
         struct lieni_ep *ep = ring_take(prov);
         if (!ep)
             break;
-        if (atomic_load(&ep->touched) || try_sleep(ep) != 0) { // posted to: entries are likely
+        if (atomic_load(&ep->touched) || ends(ep) ||
+            try_sleep(ep) != 0) { // posted to: entries are likely
             ring_put(ep);
             return LIEN_EAGAIN;
         }

@@ -29,8 +29,9 @@ enum lieni_verbs_answer {
     LIENI_VERBS_ABSENT,      // -ENOENT for its number, on the same device
 };
 
-// Finds the device `name`. 0, or a negative errno.
+// Finds the device `name`. 0, or a negative errno, which lieni_verbs_why() puts in words.
 int lieni_verbs_entry_find(const char *name, struct lieni_verbs_entry *entry);
+const char *lieni_verbs_why(int rc);
 // Asks for one queue pair by its number.
 enum lieni_verbs_answer lieni_verbs_qp_ask(const struct lieni_verbs_entry *entry, uint32_t port,
                                            uint32_t number);

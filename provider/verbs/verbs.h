@@ -50,6 +50,8 @@ void lieni_verbs_devices_free(struct lieni_verbs_device *devices, size_t n);
 uint64_t lieni_verbs_memory_lock(void);
 // Name and port of the device that serves the numeric address `host`. LIEN_ENODEV: none does.
 int lieni_verbs_device_at(const char *host, char *name, size_t size, unsigned *port);
+// In words: the device there, its port, and the GIDs by which connections leave it. LIEN_ENODEV: none.
+int lieni_verbs_path_at(const char *host, char *text, size_t size);
 // READs that the device there serves to one queue pair; 0: no device.
 uint32_t lieni_verbs_depth_at(const char *host);
 // Whether the kernel's resource table can be asked, which is what an endpoint's end is proved by: false in some containers. `why` gets the reason.

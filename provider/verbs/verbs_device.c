@@ -84,8 +84,19 @@ static int fill(struct device *device)
                       "the kernel's resource table does not show device %s (%s): the end of an "
                       "endpoint with operations outstanding cannot be proved, and their memory "
                       "will be in quarantine",
-                      device->entry.name, strerror(-rc));
+                      device->entry.name, lieni_verbs_why(rc));
     return port_usable(device);
+}
+
+static int serves(struct lieni_prov *prov, const char *host)
+{
+    char name[64];
+    unsigned port;
+    if (host && !is_loopback(host) && lieni_verbs_device_at(host, name, sizeof name, &port) == 0)
+        return 0;
+    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_ENODEV, "no RDMA device serves address %s",
+                  host ? host : "(any)");
+    return LIEN_ENODEV;
 }
 
 static int open_device(struct lieni_prov *prov, const char *host, const struct fi_info *info,
@@ -93,10 +104,11 @@ static int open_device(struct lieni_prov *prov, const char *host, const struct f
 {
     char name[64];
     unsigned port = 0;
-    if (!host || is_loopback(host) || lieni_verbs_device_at(host, name, sizeof name, &port) != 0 ||
+    if (lieni_verbs_device_at(host, name, sizeof name, &port) != 0 ||
         strcmp(name, info->domain_attr->name) != 0) {
-        lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_ENODEV, "no RDMA device serves address %s",
-                      host ? host : "(any)");
+        lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_ENODEV,
+                      "libfabric's device for address %s is %s, the kernel's another", host,
+                      info->domain_attr->name);
         return LIEN_ENODEV;
     }
     struct device *device = calloc(1, sizeof *device);
@@ -118,6 +130,9 @@ static int open_device(struct lieni_prov *prov, const char *host, const struct f
         free(device);
         return code;
     }
+    char path[256];
+    if (lieni_verbs_path_at(host, path, sizeof path) == 0)
+        lieni_ofi_say(prov, LIEN_LOG_INFO, 0, "%s is served by %s", host, path);
     *out = device;
     return 0;
 }
@@ -233,13 +248,22 @@ static bool learn(void *self, const struct sockaddr *own, const struct sockaddr 
     return true;
 }
 
-static bool gone(void *self, const struct lieni_ofi_name *name)
+static bool there(void *self, const struct lieni_ofi_name *name)
 {
     struct device *device = self;
     if (name->number == 0) {
         doubt(device, "the kernel's resource table did not tell an endpoint's queue pair");
         return false;
     }
+    if (lieni_verbs_qp_ask(&device->entry, name->port, name->number) == LIENI_VERBS_LISTED)
+        return true;
+    doubt(device, "the kernel's resource table does not show a queue pair before its end");
+    return false;
+}
+
+static bool gone(void *self, const struct lieni_ofi_name *name)
+{
+    struct device *device = self;
     enum lieni_verbs_answer answer = lieni_verbs_qp_ask(&device->entry, name->port, name->number);
     if (answer == LIENI_VERBS_ABSENT)
         return true;
@@ -250,6 +274,7 @@ static bool gone(void *self, const struct lieni_ofi_name *name)
 }
 
 const struct lieni_ofi_device_ops lieni_verbs_device_ops = {
+    .serves = serves,
     .open = open_device,
     .close = close_device,
     .limits = limits,
@@ -259,5 +284,6 @@ const struct lieni_ofi_device_ops lieni_verbs_device_ops = {
     .usable = usable,
     .made = made,
     .learn = learn,
+    .there = there,
     .gone = gone,
 };

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +223,42 @@ int lieni_verbs_device_at(const char *host, char *name, size_t size, unsigned *p
     return 0;
 }
 
+// Appends, as far as there is room.
+__attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, const char *format,
+                                                      ...)
+{
+    size_t len = strlen(text);
+    va_list args;
+    va_start(args, format);
+    if (len < size)
+        vsnprintf(text + len, size - len, format, args);
+    va_end(args);
+}
+
+int lieni_verbs_path_at(const char *host, char *text, size_t size)
+{
+    struct rdma_cm_id *id = bind_to(host);
+    if (!id)
+        return LIEN_ENODEV;
+    const char *name = ibv_get_device_name(id->verbs->device);
+    struct lieni_verbs_port port = {.number = id->port_num};
+    struct ibv_gid_entry own = {.ndev_ifindex = 0};
+    struct lieni_verbs_gid mine = {0};
+    memcpy(&own.gid, &id->route.addr.addr.ibaddr.sgid, sizeof own.gid);
+    describe_gid(&own, &mine);
+    snprintf(text, size, "device %s port %u%s, GID %s", name, id->port_num,
+             is_soft(name) ? " (made of software)" : "", mine.text);
+    // RoCE has one entry for each of its versions: which one is used is the kernel's setting (default_roce_mode).
+    if (describe_gids(id->verbs, &port) == 0)
+        for (size_t i = 0; i < port.n_gids; i++)
+            if (strcmp(port.gids[i].text, mine.text) == 0)
+                add(text, size, ", %s at index %u%s%s", port.gids[i].type, port.gids[i].index,
+                    port.gids[i].netdev[0] ? " of " : "", port.gids[i].netdev);
+    free(port.gids);
+    rdma_destroy_id(id);
+    return 0;
+}
+
 uint32_t lieni_verbs_depth_at(const char *host)
 {
     struct rdma_cm_id *id = bind_to(host);
@@ -243,6 +280,6 @@ bool lieni_verbs_can_prove(const char *device, char *why, size_t size)
         snprintf(why, size, "the kernel's resource table can be asked");
     else
         snprintf(why, size, "the kernel's resource table cannot be asked for %s: %s", device,
-                 rc != 0 ? strerror(-rc) : "it does not answer by number");
+                 rc != 0 ? lieni_verbs_why(rc) : "it does not answer by number");
     return can;
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel's resource table, asked over RDMA netlink (what `rdma resource show` prints). A queue pair's number is learned while it lives: as the one that this thread made, and once connected from the list of connection identifiers, and two answers must agree; that it is
-// gone is proved by one answer only, -ENOENT to the question for that very number on the same device. Lists are no proof: they page, hide, and may be empty for other reasons. Owns one socket, under table_lock.
+// The kernel's resource table, asked over RDMA netlink (what `rdma resource show` prints). A queue pair's number is learned while it lives: as the one that this thread made, and once connected from the list of connection identifiers, and two answers must agree. That it is
+// gone is proved by one answer only: the kernel's own -ENOENT to the question for that very number on the same device, from where it was seen listed right before its end. (Some kernels answer so for what they hide from
+// whoever asks, such as what a thread made that is gone.) Lists are no proof: they page, hide, and may be empty for other reasons. Owns one socket, under table_lock; a forked child opens one of its own.
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/time.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,6 +23,8 @@
 #define TYPE(cmd) ((RDMA_NL_NLDEV << 10) + (cmd))
 // The kernel answers at once; what takes longer is no answer.
 #define ANSWER_S 2
+// A list that is paged while others come and go can miss an entry.
+#define LIST_TRIES 3
 
 _Atomic bool lieni_verbs_hide_table;
 
@@ -45,37 +50,64 @@ static void ask(struct question *q, char *buffer, size_t size, uint16_t cmd, uin
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mnl_socket *table;
 static uint32_t asked; // the number of the last question
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+// The socket is the parent's as well, and its questions have the same numbers: an answer could be taken for that to another question. And whoever had the lock is not here.
+static void in_child(void)
+{
+    pthread_mutex_init(&table_lock, NULL);
+    if (table)
+        mnl_socket_close(table);
+    table = NULL;
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, in_child);
+}
+
+// The error of what is not the kernel's answer: never the one that proves.
+static int no_answer(int error)
+{
+    return error > 0 && error != ENOENT ? -error : -EIO;
+}
 
 static int open_table(void)
 {
     const struct timeval limit = {.tv_sec = ANSWER_S};
+    pthread_once(&fork_once, watch_forks);
     if (table)
         return 0;
     table = mnl_socket_open2(NETLINK_RDMA, SOCK_CLOEXEC);
     if (!table)
-        return -errno;
+        return no_answer(errno);
     if (mnl_socket_bind(table, 0, MNL_SOCKET_AUTOPID) == 0 &&
         setsockopt(mnl_socket_get_fd(table), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0)
         return 0;
     int error = errno;
     mnl_socket_close(table);
     table = NULL;
-    return -error;
+    return no_answer(error);
 }
 
-// Caller holds table_lock, and the table is open.
+// 0, or a negative errno: ENOENT is the kernel's. Caller holds table_lock, and the table is open.
 static int exchange(struct question *q)
 {
     unsigned port = mnl_socket_get_portid(table);
     q->head->nlmsg_seq = ++asked;
-    int rc = mnl_socket_sendto(table, q->head, q->head->nlmsg_len) < 0 ? -1 : MNL_CB_OK;
+    if (mnl_socket_sendto(table, q->head, q->head->nlmsg_len) < 0)
+        return no_answer(errno);
+    int rc = MNL_CB_OK;
     while (rc == MNL_CB_OK) {
         ssize_t len = mnl_socket_recvfrom(table, q->buffer, q->size);
-        rc = len < 0 ? -1 : mnl_cb_run(q->buffer, (size_t)len, asked, port, q->answer, q->arg);
+        if (len < 0)
+            return no_answer(errno);
+        errno = 0;
+        rc = mnl_cb_run(q->buffer, (size_t)len, asked, port, q->answer, q->arg);
     }
     if (rc >= 0)
         return 0;
-    return errno > 0 ? -errno : -EIO;
+    return errno > 0 ? -errno : -EIO; // libmnl sets ENOENT for an error message that says so alone
 }
 
 // Sends the question and takes all of the answer. 0, or a negative errno: the kernel's, or the way there.
@@ -145,11 +177,30 @@ static int take_one_device(const struct nlmsghdr *head, void *arg)
     return MNL_CB_STOP;
 }
 
+// Before 5.15 the kernel took a queue pair off its table and then tried to destroy it, and did not put it back when that failed.
+static bool forgets_early(void)
+{
+    struct utsname name;
+    unsigned major = 0, minor = 0;
+    if (uname(&name) != 0 || sscanf(name.release, "%u.%u", &major, &minor) != 2)
+        return true;
+    return major < 5 || (major == 5 && minor < 15);
+}
+
+const char *lieni_verbs_why(int rc)
+{
+    return rc == -ENOSYS
+               ? "this kernel is older than 5.15, whose table forgets what is not gone yet"
+               : strerror(-rc);
+}
+
 int lieni_verbs_entry_find(const char *name, struct lieni_verbs_entry *entry)
 {
     _Alignas(struct nlmsghdr) char buffer[32768];
     struct search search = {.name = name};
     struct question q = {.answer = take_device, .arg = &search};
+    if (forgets_early())
+        return -ENOSYS;
     ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_GET, NLM_F_DUMP);
     int rc = answered(&q);
     if (rc == 0 && search.found != 1)
@@ -240,7 +291,8 @@ static int take_made(const struct nlattr *attr, void *arg)
     if (mnl_attr_get_type(attr) != RDMA_NLDEV_ATTR_RES_QP_ENTRY)
         return MNL_CB_OK;
     mnl_attr_parse_nested(attr, made_attr, &told);
-    if (told.number != 0 && told.thread == maker->thread && told.type == IBV_QPT_RC) {
+    if (told.number != 0 && told.thread == maker->thread && told.type == IBV_QPT_RC &&
+        (maker->found == 0 || maker->number != told.number)) {
         maker->number = told.number;
         maker->found++;
     }
@@ -263,15 +315,22 @@ static int take_qps(const struct nlmsghdr *head, void *arg)
 bool lieni_verbs_qp_made(const struct lieni_verbs_entry *entry, uint32_t port, uint32_t *number)
 {
     _Alignas(struct nlmsghdr) char buffer[32768];
-    struct maker maker = {.thread = (uint32_t)gettid()};
-    struct question q = {.answer = take_qps, .arg = &maker};
-    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_RES_QP_GET, NLM_F_DUMP);
-    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
-    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_PORT_INDEX, port);
-    if (!same_device(entry) || answered(&q) != 0 || maker.found != 1)
+    struct maker maker;
+    if (!same_device(entry))
         return false;
+    for (int i = 0; i < LIST_TRIES; i++) {
+        maker = (struct maker){.thread = (uint32_t)gettid()};
+        struct question q = {.answer = take_qps, .arg = &maker};
+        ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_RES_QP_GET, NLM_F_DUMP);
+        mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
+        mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_PORT_INDEX, port);
+        if (answered(&q) != 0)
+            return false;
+        if (maker.found > 0)
+            break;
+    }
     *number = maker.number;
-    return true;
+    return maker.found == 1;
 }
 
 // -- The connection identifier of an endpoint --------------------------------------------------------------------------------------
@@ -329,7 +388,7 @@ static int take_id(const struct nlattr *attr, void *arg)
         return MNL_CB_OK;
     mnl_attr_parse_nested(attr, id_attr, &told);
     if (told.number != 0 && same_address(told.own, pair->own) &&
-        same_address(told.peer, pair->peer)) {
+        same_address(told.peer, pair->peer) && (pair->found == 0 || pair->number != told.number)) {
         pair->number = told.number;
         pair->found++;
     }

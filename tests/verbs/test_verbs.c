@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -244,6 +245,37 @@ static void proof(void)
     IS(listed_of("qp"), before);
 }
 
+// A forked child asks by a socket of its own: both ask again and again at once, and no answer goes to the other's question.
+static void forked(void)
+{
+    enum {
+        ROUNDS = 300
+    };
+    struct lieni_verbs_entry entry;
+    char name[64];
+    unsigned port;
+    int status;
+    uint64_t late = 0;
+    IS(lieni_verbs_device_at(bench_host, name, sizeof name, &port), 0);
+    IS(lieni_verbs_entry_find(name, &entry), 0);
+    connected();
+    uint32_t mine = client.ep->name.number;
+    IS(lieni_verbs_qp_ask(&entry, port, mine), LIENI_VERBS_LISTED); // the socket is open
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    for (int i = 0; i < ROUNDS; i++) // the child for one that is not, the parent for one that is
+        IS(lieni_verbs_qp_ask(&entry, port, pid == 0 ? 0xfffff0 : mine),
+           pid == 0 ? LIENI_VERBS_ABSENT : LIENI_VERBS_LISTED);
+    if (pid == 0)
+        _exit(0);
+    IS(waitpid(pid, &status, 0), pid);
+    IS(status, 0);
+    IS(ended(&client, &late), LIENI_PROVEN);
+    IS(ended(&server, &late), LIENI_PROVEN);
+    side_close(&a);
+    side_close(&b);
+}
+
 // The proof withheld: from the beginning, or only at the end.
 static void hidden(void)
 {
@@ -253,6 +285,14 @@ static void hidden(void)
     IS(ended(&client, &late), LIENI_UNKNOWN);
     CHECK(strstr(bench_log.text, "quarantine"));
     atomic_store(&lieni_verbs_hide_table, false);
+    IS(ended(&server, &late), LIENI_PROVEN);
+    side_close(&a);
+    side_close(&b);
+
+    // A number that is not there before the close proves nothing by not being there after it.
+    connected();
+    client.ep->name.number = 0xfffff0;
+    IS(ended(&client, &late), LIENI_UNKNOWN);
     IS(ended(&server, &late), LIENI_PROVEN);
     side_close(&a);
     side_close(&b);
@@ -342,6 +382,24 @@ static void connects(void)
     side_close(&b);
 }
 
+// libfabric with its cache on, whatever the environment says by then, is refused.
+static void cached(void)
+{
+    struct lieni_prov_args args = {.env = bench_env(), .report = bench_report()};
+    struct lieni_prov *prov;
+    struct lieni_domain *domain;
+    struct fi_info *info = NULL;
+    setenv("FI_MR_CACHE_MAX_COUNT", "1024", 1);
+    setenv("FI_MR_CACHE_MONITOR", "memhooks", 1);
+    IS(fi_getinfo(LIENI_OFI_VERSION, NULL, NULL, 0, NULL, &info), 0); // it looks now, and not again
+    fi_freeinfo(info);
+    setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
+    IS(verbs->open(&args, &prov), 0);
+    IS(verbs->domain_open(prov, bench_nic, &domain), LIEN_ENOPROVIDER);
+    CHECK(strstr(bench_log.text, "registration cache is on"));
+    verbs->close(prov);
+}
+
 // A closed region is deregistered at once: libfabric's cache is off.
 static void cache(void)
 {
@@ -414,7 +472,7 @@ static void port(void)
     struct lieni_domain *domain;
     side_open(&a);
     CHECK(system("ip link set d0 down") == 0);
-    for (unsigned i = 0; i < 100 && !strstr(bench_log.text, "port"); i++)
+    for (unsigned i = 0; i < 100 && !strstr(bench_log.text, "port error"); i++)
         pump(&a, NULL, NULL, NULL, 100);
     CHECK(strstr(bench_log.text, "port error"));
     struct lieni_ep_args args = end_args(&server, 0, 1, 2);
@@ -438,10 +496,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"list", list},         {"refusals", refusals}, {"reads", reads},
-                 {"proof", proof},       {"hidden", hidden},     {"unconnected", unconnected},
-                 {"connects", connects}, {"cache", cache},       {"killed", killed},
-                 {"bad_key", bad_key},   {"port", port}};
+    } parts[] = {{"list", list},     {"refusals", refusals}, {"reads", reads},
+                 {"proof", proof},   {"hidden", hidden},     {"unconnected", unconnected},
+                 {"forked", forked}, {"cached", cached},     {"connects", connects},
+                 {"cache", cache},   {"killed", killed},     {"bad_key", bad_key},
+                 {"port", port}};
     bench_provider = verbs;
     bench_host = bench_nic = test_host();
     unsigned ran = 0;
