@@ -3,6 +3,7 @@
 // How a connection is made: the bootstrap stream carries the handshake (handshake.h), both sides take the same provider, the server opens a fresh
 // fabric listener for this one peer (R20), and the endpoint comes up. Under the state lock, in progress context.
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,6 +169,30 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     return 0;
 }
 
+static void list_offer(const struct lieni_offer *offer, char *text, size_t size)
+{
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < offer->n_providers && len < size; i++)
+        len += (size_t)snprintf(text + len, size - len, "%s%s", i ? "," : "", offer->providers[i]);
+}
+
+// Which way a connection goes, where another could have been expected: one side offered more than one.
+static void say_choice(struct lien_conn *conn)
+{
+    const struct lieni_offer *mine = &conn->hs->local, *theirs = &conn->hs->peer;
+    char here[256], there[256];
+    if (mine->n_providers < 2 && theirs->n_providers < 2)
+        return;
+    list_offer(mine, here, sizeof(here));
+    list_offer(theirs, there, sizeof(there));
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(conn->ctx->log, LIEN_LOG_INFO, &at, 0,
+                  "goes over %s: this side offers %s, the peer %s; the first of the client's that "
+                  "the server has",
+                  conn->hs->provider, here, there);
+}
+
 static int make_endpoint(struct lien_conn *conn)
 {
     struct lieni_ep_args args;
@@ -176,6 +201,7 @@ static int make_endpoint(struct lien_conn *conn)
     int rc = prepare(conn, &args, &recvs);
     if (rc != 0)
         return rc;
+    say_choice(conn);
     char local[96];
     if (conn->hs->server) {
         conn->ctx->platform.net->local_host(conn->stream, local, sizeof(local));
