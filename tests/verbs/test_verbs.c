@@ -7,9 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <linux/capability.h>
 
 #include "provider/verbs/internal.h"
 #include "tests/address.h"
@@ -400,6 +404,25 @@ static void cached(void)
     verbs->close(prov);
 }
 
+// Without room to lock memory the error names the limit and its value, and does not say that memory ran out.
+static void memory_lock(void)
+{
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[2];
+    const struct rlimit none = {0, 0};
+    struct lieni_prov_args args = {.env = bench_env(), .report = bench_report()};
+    struct lieni_prov *prov;
+    struct lieni_domain *domain;
+    IS(syscall(SYS_capget, &head, caps), 0);
+    caps[0].effective &= ~(1u << CAP_IPC_LOCK);
+    IS(syscall(SYS_capset, &head, caps), 0);
+    IS(setrlimit(RLIMIT_MEMLOCK, &none), 0);
+    IS(verbs->open(&args, &prov), 0);
+    IS(verbs->domain_open(prov, bench_nic, &domain), LIEN_EREGISTER);
+    CHECK(strstr(bench_log.text, "memory-lock limit (RLIMIT_MEMLOCK) is 0 bytes"));
+    verbs->close(prov);
+}
+
 // A closed region is deregistered at once: libfabric's cache is off.
 static void cache(void)
 {
@@ -496,11 +519,11 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"list", list},     {"refusals", refusals}, {"reads", reads},
-                 {"proof", proof},   {"hidden", hidden},     {"unconnected", unconnected},
-                 {"forked", forked}, {"cached", cached},     {"connects", connects},
-                 {"cache", cache},   {"killed", killed},     {"bad_key", bad_key},
-                 {"port", port}};
+    } parts[] = {{"list", list},         {"refusals", refusals}, {"reads", reads},
+                 {"proof", proof},       {"hidden", hidden},     {"unconnected", unconnected},
+                 {"forked", forked},     {"cached", cached},     {"memory_lock", memory_lock},
+                 {"connects", connects}, {"cache", cache},       {"killed", killed},
+                 {"bad_key", bad_key},   {"port", port}};
     bench_provider = verbs;
     bench_host = bench_nic = test_host();
     unsigned ran = 0;
