@@ -11,7 +11,7 @@
 
 static const char *const patient[] = {"heartbeat_ms=500", "dead_ms=20000", "read_watchdog_ms=30000",
                                       NULL};
-static const char *const hasty[] = {"heartbeat_ms=500", "dead_ms=3000", NULL};
+static const char *const hasty[] = {"heartbeat_ms=500", "dead_ms=6000", NULL};
 static const char *device;
 static struct fault_peer peer;
 static struct fault_side side;
@@ -144,9 +144,9 @@ static void long_cut(void)
 // A deadline while the link is down: done at once, released by the end of the connection.
 static void deadline(void)
 {
-    begin(hasty, 1500);
+    begin(patient, 5000);
     uint64_t cut_us = cut();
-    CHECK(all_over("down for good, deadline 1500 ms", cut_us, LIEN_ETIMEDOUT) > 0);
+    CHECK(all_over("down for good, deadline 5000 ms", cut_us, LIEN_ETIMEDOUT) > 0);
     finish();
     link_set("up");
     works();
