@@ -67,8 +67,8 @@ static double ms(uint64_t begin_us, uint64_t at_us)
     return ((double)at_us - (double)begin_us) / 1e3;
 }
 
-// Waits for all; prints when those that the cut hit were done and released, after it. Returns how many it hit. Besides `status` any may be lost: a device that has something to send while its port is down fails it at once
-// (rxe does), and the queue pair with it.
+// Waits for all; prints when those that the cut hit were done and released, after it. Returns how many it hit. Besides `status` any may be lost: a device may fail at once what it cannot send while its port is down, and
+// the queue pair with it (supposed, not seen yet: docs/status.md).
 static unsigned last_lost;
 static unsigned all_over(const char *what, uint64_t cut_us, int status)
 {
@@ -150,7 +150,8 @@ static void deadline(void)
 {
     begin(patient, 5000);
     uint64_t cut_us = cut();
-    CHECK(all_over("down for good, deadline 5000 ms", cut_us, LIEN_ETIMEDOUT) > 0);
+    unsigned hit = all_over("down for good, deadline 5000 ms", cut_us, LIEN_ETIMEDOUT);
+    CHECK(hit > last_lost); // or no deadline was shown
     finish();
     link_set("up");
     works();
