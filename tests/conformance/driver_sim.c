@@ -88,6 +88,8 @@ static void thaw(struct cf_side *side)
 }
 
 const struct cf_driver cf_sim = {.name = "sim",
+                                 .provider = "sim",
+                                 .path = LIEN_PATH_SIM,
                                  .host = "*",
                                  .ctx_open = open_ctx,
                                  .turn = turn,

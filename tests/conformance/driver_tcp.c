@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The drivers over libfabric tcp, where each side is a process: contexts driven by the script's thread, and contexts with their own.
+// The drivers over real providers, where each side is a process: contexts driven by the script's thread, and contexts with their own.
 
 #include <dirent.h>
 #include <poll.h>
@@ -85,23 +85,22 @@ static void thaw(struct cf_side *side)
     CHECK(side, kill(side->peer_pid, SIGCONT) == 0);
 }
 
-const struct cf_driver cf_tcp = {.name = "tcp",
-                                 .processes = true,
-                                 .blocking = true,
-                                 .host = "127.0.0.1",
-                                 .ctx_open = open_driven,
-                                 .turn = turn_driven,
-                                 .now_ms = now_ms,
-                                 .freeze = freeze,
-                                 .thaw = thaw};
+// Sides that are processes, with contexts that the script's thread drives, and with threads of their own.
+#define SIDES                                                                                      \
+    .processes = true, .blocking = true, .host = "127.0.0.1", .now_ms = now_ms, .freeze = freeze,  \
+    .thaw = thaw
+#define DRIVEN   SIDES, .ctx_open = open_driven, .turn = turn_driven
+#define THREADED SIDES, .threaded = true, .ctx_open = open_threaded, .turn = turn_threaded
+#define INLINE   .path = LIEN_PATH_INLINE, .batch_max = 64 * MIB
 
-const struct cf_driver cf_tcp_thread = {.name = "tcp-thread",
-                                        .processes = true,
-                                        .threaded = true,
-                                        .blocking = true,
-                                        .host = "127.0.0.1",
-                                        .ctx_open = open_threaded,
-                                        .turn = turn_threaded,
-                                        .now_ms = now_ms,
-                                        .freeze = freeze,
-                                        .thaw = thaw};
+const struct cf_driver cf_tcp = {
+    .name = "tcp", .provider = "tcp", .path = LIEN_PATH_KERNEL, DRIVEN};
+const struct cf_driver cf_tcp_thread = {
+    .name = "tcp-thread", .provider = "tcp", .path = LIEN_PATH_KERNEL, THREADED};
+const struct cf_driver cf_stream = {.name = "stream", .provider = "stream", INLINE, DRIVEN};
+const struct cf_driver cf_stream_thread = {
+    .name = "stream-thread", .provider = "stream", INLINE, THREADED};
+const struct cf_driver cf_ws = {.name = "ws", .provider = "ws", INLINE, DRIVEN};
+const struct cf_driver cf_wss = {.name = "wss", .provider = "wss", INLINE, DRIVEN};
+const struct cf_driver cf_h2c = {.name = "h2c", .provider = "h2c", INLINE, DRIVEN};
+const struct cf_driver cf_h2 = {.name = "h2", .provider = "h2", INLINE, DRIVEN};
