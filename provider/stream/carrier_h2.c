@@ -11,9 +11,9 @@
 
 #include "provider/stream/stream.h"
 
-#define PATH    "/lien"
-#define WINDOW  (1 << 20) // bytes that the peer may send ahead
-#define RAW     16384u
+#define PATH        "/lien"
+#define WINDOW      (1 << 20) // bytes that the peer may send ahead
+#define RAW         16384u
 #define NO_DATA_MAX 64u // reads of the socket without data in a row before others have their turn
 
 struct h2 {
@@ -45,8 +45,8 @@ static int bad(struct h2 *h2, const char *why)
 // -- Callbacks -----------------------------------------------------------------------------------------------------------------------
 
 // Bytes for a DATA frame: those of the write that runs.
-static ssize_t pull(nghttp2_session *session, int32_t stream, uint8_t *buf, size_t len, uint32_t *flags,
-                    nghttp2_data_source *source, void *user)
+static ssize_t pull(nghttp2_session *session, int32_t stream, uint8_t *buf, size_t len,
+                    uint32_t *flags, nghttp2_data_source *source, void *user)
 {
     (void)session;
     (void)stream;
@@ -71,8 +71,8 @@ static ssize_t pull(nghttp2_session *session, int32_t stream, uint8_t *buf, size
     return got > 0 ? (ssize_t)got : NGHTTP2_ERR_DEFERRED;
 }
 
-static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *data, size_t len,
-                   void *user)
+static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *data,
+                   size_t len, void *user)
 {
     (void)session;
     (void)flags;
@@ -91,8 +91,9 @@ static bool is(const uint8_t *text, size_t len, const char *want)
     return len == strlen(want) && memcmp(text, want, len) == 0;
 }
 
-static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name, size_t name_len,
-                     const uint8_t *value, size_t value_len, uint8_t flags, void *user)
+static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
+                     size_t name_len, const uint8_t *value, size_t value_len, uint8_t flags,
+                     void *user)
 {
     (void)session;
     (void)frame;
@@ -114,7 +115,8 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
 static int answer(struct h2 *h2)
 {
     static uint8_t name[] = ":status", value[] = "200";
-    const nghttp2_nv headers[] = {{name, value, sizeof name - 1, sizeof value - 1, NGHTTP2_NV_FLAG_NONE}};
+    const nghttp2_nv headers[] = {
+        {name, value, sizeof name - 1, sizeof value - 1, NGHTTP2_NV_FLAG_NONE}};
     const nghttp2_data_provider body = {.read_callback = pull};
     return nghttp2_submit_response(h2->session, h2->stream, headers, 1, &body);
 }
@@ -166,12 +168,15 @@ static int ask(struct h2 *h2)
     const struct lieni_ep *ep = h2->lane->ep;
     char authority[288];
     bool v6 = strchr(ep->name, ':') != NULL;
-    snprintf(authority, sizeof authority, "%s%s%s:%u", v6 ? "[" : "", ep->name, v6 ? "]" : "", ep->port);
-    const nghttp2_nv headers[] = {header(":method", "POST"), header(":scheme", ep->prov->tls ? "https" : "http"),
+    snprintf(authority, sizeof authority, "%s%s%s:%u", v6 ? "[" : "", ep->name, v6 ? "]" : "",
+             ep->port);
+    const nghttp2_nv headers[] = {header(":method", "POST"),
+                                  header(":scheme", ep->prov->tls ? "https" : "http"),
                                   header(":authority", authority), header(":path", PATH),
                                   header("content-type", "application/octet-stream")};
     const nghttp2_data_provider body = {.read_callback = pull};
-    h2->stream = nghttp2_submit_request(h2->session, NULL, headers, sizeof headers / sizeof headers[0], &body, NULL);
+    h2->stream = nghttp2_submit_request(h2->session, NULL, headers,
+                                        sizeof headers / sizeof headers[0], &body, NULL);
     return h2->stream > 0 ? 0 : -1;
 }
 
@@ -212,13 +217,15 @@ static int h2_open(struct lieni_lane *lane)
         return LIEN_ENOMEM;
     lane->carried = h2;
     h2->lane = lane;
-    const nghttp2_settings_entry settings[] = {{NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, lane->server ? 1 : 0},
-                                               {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW},
-                                               {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, 4096},
-                                               {NGHTTP2_SETTINGS_ENABLE_PUSH, 0}};
+    const nghttp2_settings_entry settings[] = {
+        {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, lane->server ? 1 : 0},
+        {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW},
+        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, 4096},
+        {NGHTTP2_SETTINGS_ENABLE_PUSH, 0}};
     int rc = make_session(h2);
     if (rc == 0)
-        rc = nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, settings, lane->server ? 3 : 4);
+        rc = nghttp2_submit_settings(h2->session, NGHTTP2_FLAG_NONE, settings,
+                                     lane->server ? 3 : 4);
     if (rc == 0)
         rc = nghttp2_session_set_local_window_size(h2->session, NGHTTP2_FLAG_NONE, 0, WINDOW);
     if (rc == 0 && !lane->server)

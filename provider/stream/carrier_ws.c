@@ -15,12 +15,12 @@
 
 #include "provider/stream/stream.h"
 
-#define GUID      "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-#define PATH      "/lien"
-#define KEY       24u   // base64 of 16 bytes
-#define ACCEPT    28u   // base64 of a SHA-1
-#define HTTP_MAX  8192u // bytes of the peer's HTTP head
-#define CONTROL   125u
+#define GUID        "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+#define PATH        "/lien"
+#define KEY         24u   // base64 of 16 bytes
+#define ACCEPT      28u   // base64 of a SHA-1
+#define HTTP_MAX    8192u // bytes of the peer's HTTP head
+#define CONTROL     125u
 #define NO_DATA_MAX 64u // frames without data in a row before others have their turn
 
 enum ws_stage {
@@ -47,11 +47,11 @@ struct ws {
     uint8_t control[CONTROL];
     size_t control_len;
 
-    uint64_t out_left;      // of the frame that is being written
-    bool pong_due;          // pong[] waits
+    uint64_t out_left; // of the frame that is being written
+    bool pong_due;     // pong[] waits
     uint8_t pong[CONTROL];
     size_t pong_len;
-    bool reply;             // a control frame is half written
+    bool reply; // a control frame is half written
     uint8_t reply_data[CONTROL];
     size_t reply_at, reply_len;
     uint8_t reply_code;
@@ -128,21 +128,23 @@ static void say_request(struct ws *ws)
     unsigned char random[16];
     env->random(env->self, random, sizeof random);
     EVP_EncodeBlock((unsigned char *)ws->key, random, sizeof random);
-    ws->say_len = (size_t)snprintf(ws->say, sizeof ws->say,
-                                   "GET " PATH " HTTP/1.1\r\nHost: %s%s%s:%u\r\nUpgrade: websocket\r\n"
-                                   "Connection: Upgrade\r\nSec-WebSocket-Key: %s\r\n"
-                                   "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: lien\r\n\r\n",
-                                   v6 ? "[" : "", ep->name, v6 ? "]" : "", ep->port, ws->key);
+    ws->say_len = (size_t)snprintf(
+        ws->say, sizeof ws->say,
+        "GET " PATH " HTTP/1.1\r\nHost: %s%s%s:%u\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Key: %s\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: lien\r\n\r\n",
+        v6 ? "[" : "", ep->name, v6 ? "]" : "", ep->port, ws->key);
 }
 
 static void say_answer(struct ws *ws, bool named)
 {
     char accept[ACCEPT + 1];
     accept_of(ws->key, accept);
-    ws->say_len = (size_t)snprintf(ws->say, sizeof ws->say,
-                                   "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                                   "Sec-WebSocket-Accept: %s\r\n%s\r\n",
-                                   accept, named ? "Sec-WebSocket-Protocol: lien\r\n" : "");
+    ws->say_len = (size_t)snprintf(
+        ws->say, sizeof ws->say,
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Accept: %s\r\n%s\r\n",
+        accept, named ? "Sec-WebSocket-Protocol: lien\r\n" : "");
 }
 
 // The value of the header in a head that ends in a NUL, or NULL; `value` gets it without blanks at its ends. A second one of the name makes it "".
@@ -224,7 +226,8 @@ static int await(struct ws *ws)
     while (!end) {
         if (ws->raw_len >= HTTP_MAX)
             return bad(ws->lane, "the HTTP head is longer than 8192 bytes");
-        int64_t rc = lieni_pipe_read(&ws->lane->pipe, ws->raw + ws->raw_len, HTTP_MAX - ws->raw_len);
+        int64_t rc = lieni_pipe_read(&ws->lane->pipe, ws->raw + ws->raw_len,
+                                     HTTP_MAX - ws->raw_len);
         if (rc < 0)
             return (int)rc;
         ws->raw_len += (size_t)rc;
@@ -298,7 +301,8 @@ static int judge_frame(struct ws *ws, const struct wslay_frame_iocb *iocb)
     if (iocb->rsv != 0)
         return bad(ws->lane, "a reserved bit is set");
     if ((iocb->mask != 0) != ws->lane->server)
-        return bad(ws->lane, ws->lane->server ? "a frame of a client without mask" : "a frame of a server with mask");
+        return bad(ws->lane, ws->lane->server ? "a frame of a client without mask"
+                                              : "a frame of a server with mask");
     if (control && (iocb->payload_length > CONTROL || !iocb->fin))
         return bad(ws->lane, "a control frame in parts, or of more than 125 bytes");
     switch (iocb->opcode) { // a number of the peer's
@@ -469,7 +473,8 @@ static int ws_flush(struct lieni_lane *lane)
 
 static void ws_end(struct lieni_lane *lane)
 {
-    static const uint8_t normal[2] = {WSLAY_CODE_NORMAL_CLOSURE >> 8, WSLAY_CODE_NORMAL_CLOSURE & 0xff};
+    static const uint8_t normal[2] = {WSLAY_CODE_NORMAL_CLOSURE >> 8,
+                                      WSLAY_CODE_NORMAL_CLOSURE & 0xff};
     struct ws *ws = lane->carried;
     if (ws->out_left > 0 || ws->reply)
         return; // in the middle of a frame there is nothing to say

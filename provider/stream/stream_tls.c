@@ -7,9 +7,9 @@
 // The socket is read and written here, not by OpenSSL's own BIO, which would raise SIGPIPE. Records are encrypted from where the bytes are into OpenSSL's buffer: once a write was refused
 // it must be repeated with the same bytes, which the carriers do. Progress context, but for open.
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <arpa/inet.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -101,8 +101,8 @@ static const char *reason(char *text, size_t size)
 static int refuse(struct lieni_prov *prov, const char *option, const char *value)
 {
     char text[160];
-    return lieni_stream_say(prov, LIEN_LOG_ERROR, LIEN_ENOPROVIDER, "option %s '%s': %s", option, value,
-                            reason(text, sizeof text));
+    return lieni_stream_say(prov, LIEN_LOG_ERROR, LIEN_ENOPROVIDER, "option %s '%s': %s", option,
+                            value, reason(text, sizeof text));
 }
 
 static const char *alpn_of(const struct lieni_prov *prov)
@@ -110,8 +110,8 @@ static const char *alpn_of(const struct lieni_prov *prov)
     return prov->kind->carrier->alpn;
 }
 
-static int choose_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_len, const unsigned char *in,
-                       unsigned in_len, void *arg)
+static int choose_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_len,
+                       const unsigned char *in, unsigned in_len, void *arg)
 {
     (void)ssl;
     const char *want = arg;
@@ -149,14 +149,16 @@ static int open_client(struct lieni_prov *prov, struct lieni_tls *tls, const cha
     return SSL_CTX_set_default_verify_paths(tls->client) == 1 ? 0 : refuse(prov, "tls_ca", "");
 }
 
-static int open_server(struct lieni_prov *prov, struct lieni_tls *tls, const char *cert, const char *key)
+static int open_server(struct lieni_prov *prov, struct lieni_tls *tls, const char *cert,
+                       const char *key)
 {
     bool has_cert = cert && cert[0], has_key = key && key[0];
     if (!has_cert && !has_key)
         return 0; // listen says that it needs them
     if (!has_cert || !has_key)
-        return lieni_stream_say(prov, LIEN_LOG_ERROR, LIEN_ENOPROVIDER, "option %s is set and %s is not",
-                                has_cert ? "tls_cert" : "tls_key", has_cert ? "tls_key" : "tls_cert");
+        return lieni_stream_say(prov, LIEN_LOG_ERROR, LIEN_ENOPROVIDER,
+                                "option %s is set and %s is not", has_cert ? "tls_cert" : "tls_key",
+                                has_cert ? "tls_key" : "tls_cert");
     tls->server = context(true);
     if (!tls->server)
         return LIEN_ENOMEM;
@@ -183,7 +185,8 @@ static BIO_METHOD *make_method(void)
     return method;
 }
 
-int lieni_tls_open(struct lieni_prov *prov, const struct lieni_prov_args *args, struct lieni_tls **out)
+int lieni_tls_open(struct lieni_prov *prov, const struct lieni_prov_args *args,
+                   struct lieni_tls **out)
 {
     struct lieni_tls *tls = calloc(1, sizeof *tls);
     if (!tls)
@@ -221,7 +224,8 @@ static bool expect_name(SSL *ssl, const char *name)
     if (inet_pton(AF_INET, name, address) == 1 || inet_pton(AF_INET6, name, address) == 1)
         return X509_VERIFY_PARAM_set1_ip_asc(param, name) == 1;
     X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    return X509_VERIFY_PARAM_set1_host(param, name, 0) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
+    return X509_VERIFY_PARAM_set1_host(param, name, 0) == 1 &&
+           SSL_set_tlsext_host_name(ssl, name) == 1;
 }
 
 static bool offer_alpn(SSL *ssl, const char *name)
@@ -261,8 +265,9 @@ int lieni_tls_end_open(struct lieni_lane *lane)
     if (expect_name(end->ssl, name) && offer_alpn(end->ssl, alpn_of(prov)))
         return 0;
     char text[160];
-    return lieni_stream_say(prov, LIEN_LOG_ERROR, LIEN_EADDR, "no certificate can be checked for the name '%s': %s",
-                            name, reason(text, sizeof text));
+    return lieni_stream_say(prov, LIEN_LOG_ERROR, LIEN_EADDR,
+                            "no certificate can be checked for the name '%s': %s", name,
+                            reason(text, sizeof text));
 }
 
 // The LIEN_ code of a call that returned `rc`.
@@ -276,7 +281,8 @@ static int code_of(struct lieni_pipe *pipe, int rc)
         return LIEN_ECLOSED;
     default:
         pipe->tls->broken = true;
-        return pipe->error && pipe->error != ECONNRESET && pipe->error != EPIPE ? LIEN_EIO : LIEN_ECLOSED;
+        return pipe->error && pipe->error != ECONNRESET && pipe->error != EPIPE ? LIEN_EIO
+                                                                                : LIEN_ECLOSED;
     }
 }
 
@@ -288,7 +294,8 @@ static int check_alpn(struct lieni_lane *lane)
     SSL_get0_alpn_selected(lane->pipe.tls->ssl, &got, &len);
     if (len == strlen(want) && memcmp(got, want, len) == 0)
         return 0;
-    snprintf(lane->why, sizeof lane->why, "the peer does not agree on the protocol '%s' (ALPN)", want);
+    snprintf(lane->why, sizeof lane->why, "the peer does not agree on the protocol '%s' (ALPN)",
+             want);
     return LIEN_EPROTO;
 }
 
@@ -305,7 +312,8 @@ int lieni_tls_ready(struct lieni_lane *lane)
     long verdict = SSL_get_verify_result(ssl);
     char text[96];
     if (!lane->server && verdict != X509_V_OK) {
-        snprintf(lane->why, sizeof lane->why, "the server's certificate: %s", X509_verify_cert_error_string(verdict));
+        snprintf(lane->why, sizeof lane->why, "the server's certificate: %s",
+                 X509_verify_cert_error_string(verdict));
         ERR_clear_error();
         return LIEN_EAUTH;
     }

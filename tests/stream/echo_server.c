@@ -65,8 +65,8 @@ int main(void)
         ;
     lien_ctx_stats stats = {.size = sizeof stats};
     must(lien_ctx_stats_get(ctx, &stats), "lien_ctx_stats_get");
-    printf("protocol errors %llu, READ bytes %llu\n",
-           (unsigned long long)stats.protocol_errors, (unsigned long long)stats.read_bytes);
+    printf("protocol errors %llu, READ bytes %llu\n", (unsigned long long)stats.protocol_errors,
+           (unsigned long long)stats.read_bytes);
     must(lien_ctx_close(&ctx), "lien_ctx_close");
     return 0;
 }

@@ -124,7 +124,8 @@ static void end_close(struct end *end)
 
 static int raw_connect(uint16_t port, int rcvbuf)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(fd >= 0);
     if (rcvbuf)
@@ -152,7 +153,8 @@ static void raw_write(int fd, const void *data, size_t len)
     CHECK(send(fd, data, len, MSG_NOSIGNAL) == (ssize_t)len);
 }
 
-static void raw_frame(int fd, unsigned kind, uint64_t len, uint64_t number, const void *body, size_t body_len)
+static void raw_frame(int fd, unsigned kind, uint64_t len, uint64_t number, const void *body,
+                      size_t body_len)
 {
     uint8_t frame[HEAD + 256] = {(uint8_t)kind};
     put(frame + 4, len, 4);
@@ -288,7 +290,8 @@ static void strangers(void)
     for (unsigned i = 3; i < 12; i++)
         CHECK(raw_peek(fds[i]) == 0); // and the others are closed
     int late = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     CHECK(connect(late, (struct sockaddr *)&at, sizeof at) != 0); // the port too
     close(late);
     for (unsigned i = 0; i < 12; i++)
@@ -443,7 +446,7 @@ static void lies(void)
         }
         for (size_t k = 0; k < sizeof buf; k++)
             CHECK(buf[k] == 0x5a); // not one byte of it
-        UNTIL(end.entries == 1); // the receive, filled by a message of no bytes or flushed
+        UNTIL(end.entries == 1);   // the receive, filled by a message of no bytes or flushed
         CHECK(end.last.status == (list[i].times == 2 ? 0 : LIEN_ECANCELED));
         CHECK(stream->post_send(end.ep, zeros, 1, NULL, 1) == LIEN_ESTATE);
         close(fd);
@@ -514,7 +517,8 @@ static void answers(void)
             raw_write(fd, bytes + i, 1);
             turn();
         }
-        if (round == 0) { // all of it, a refusal of the second, then an answer that nobody asked for
+        if (round ==
+            0) { // all of it, a refusal of the second, then an answer that nobody asked for
             raw_write(fd, bytes, 50);
             UNTIL(end.entries == 1);
             CHECK(end.last.context == 21 && end.last.status == 0 && memcmp(dst, bytes, 200) == 0);
