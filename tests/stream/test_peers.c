@@ -569,6 +569,32 @@ static void answers(void)
     close(lfd);
 }
 
+// Ended before anybody came, and while somebody had not yet shown who it is.
+static void never_up(void)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        uint8_t buf[64];
+        struct lieni_recv recv_post = {.buf = buf, .len = sizeof buf, .context = 5};
+        struct end end = {0};
+        struct lieni_ep_args args = args_of(&end, 0);
+        uint16_t port = 0;
+        args.recvs = &recv_post;
+        args.n_recvs = 1;
+        CHECK(stream->listen(domain, &args, &end.ep, &port) == 0);
+        int fd = i ? raw_connect(port, 0) : -1;
+        for (unsigned j = 0; j < 10; j++)
+            turn();
+        CHECK(stream->post_send(end.ep, buf, 1, NULL, 1) == LIEN_ESTATE);
+        end_close(&end);
+        turn();
+        CHECK(!end.up && !end.failed && end.entries == 0);
+        if (i) {
+            UNTIL(raw_peek(fd) == 0);
+            close(fd);
+        }
+    }
+}
+
 int main(void)
 {
     const struct lieni_prov_args args = {.env = &env, .report = {.say = say}};
@@ -583,6 +609,7 @@ int main(void)
     lies();
     more_lies();
     answers();
+    never_up();
     CHECK(stream->domain_close(domain, &proof) == 0 && proof == LIENI_PROVEN);
     stream->close(prov);
     printf("all passed\n");
