@@ -224,8 +224,12 @@ static bool expect_name(SSL *ssl, const char *name)
     if (inet_pton(AF_INET, name, address) == 1 || inet_pton(AF_INET6, name, address) == 1)
         return X509_VERIFY_PARAM_set1_ip_asc(param, name) == 1;
     X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    union {
+        const char *from;
+        void *name;          // copied from only
+    } host = {.from = name}; // as SSL_set_tlsext_host_name, whose cast drops the const
     return X509_VERIFY_PARAM_set1_host(param, name, 0) == 1 &&
-           SSL_set_tlsext_host_name(ssl, name) == 1;
+           SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, host.name) == 1;
 }
 
 static bool offer_alpn(SSL *ssl, const char *name)
