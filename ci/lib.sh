@@ -99,8 +99,8 @@ check_reports() {
 }
 
 # run_ctest PRESET ARG...: ctest in build/PRESET, counted test by test; an unexpected skip and a
-# sanitizer report each count as one more failure. No second try for a test that failed. With `repeat` set,
-# ctest's argument of that name, each test runs more often.
+# sanitizer report each count as one more failure. A test that failed is tried once more, and named at the end.
+# With `repeat` set, ctest's argument of that name, each test runs more often.
 run_ctest() {
     local preset=$1 dir=$PWD/build/$1 rc=0 total failed skipped
     shift
@@ -109,9 +109,13 @@ run_ctest() {
     rm -f "$dir/junit.xml"
     (
         sanitizer_env "$dir/sanitizer"
-        ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$test_jobs" ${repeat:+--repeat "$repeat"} \
-            --output-junit "$dir/junit.xml" "$@"
+        ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$test_jobs" --repeat "${repeat:-until-pass:2}" \
+            --output-junit "$dir/junit.xml" "$@" | tee "$dir/ctest.log"
     ) || rc=1
+    if [ -z "${repeat-}" ] && grep -qE '\*\*\*(Failed|Timeout|Exception)' "$dir/ctest.log"; then
+        echo "failed at least once in '$preset' (docs/status.md, Known gaps):"
+        grep -E '\*\*\*(Failed|Timeout|Exception)' "$dir/ctest.log"
+    fi
     if [ ! -s "$dir/junit.xml" ]; then
         echo "ctest left no report"
         return 1

@@ -373,7 +373,7 @@ static enum lieni_post post_of(struct lien_read *read, bool *next)
 {
     struct lien_conn *conn = read->conn;
     const struct lieni_traits *t = conn->ops->traits;
-    uint64_t max = least(conn->ctx->options.read_piece, t->read_piece_max);
+    uint64_t max = least(conn->ctx->options.read_piece, conn->nic->limits.read_piece_max);
     max = least(max, least(conn->ctx->options.read_conn_bytes, t->read_bytes_max));
     struct lieni_piece piece;
     *next = !lieni_plan_next(&read->plan, max, &piece);
@@ -425,7 +425,10 @@ void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev)
         conn->ctx->stats.read_bytes += ev->posted_len;
     }
     lieni_liveness_read_over(conn, ev->status == 0);
-    lieni_plan_piece_over(&read->plan, ev->posted_len, lieni_conn_op_status(conn, ev->status));
+    // Where a failed READ takes the connection along, that is what the application has to hear, whatever the device calls it.
+    int status = ev->status == LIEN_EIO && conn->ops->traits->refused_read_kills ? LIEN_EPEERLOST
+                                                                                 : ev->status;
+    lieni_plan_piece_over(&read->plan, ev->posted_len, lieni_conn_op_status(conn, status));
     if (ev->status != 0)
         lieni_plan_stop(&read->plan);
     settle_if_idle(read);

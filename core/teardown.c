@@ -317,6 +317,9 @@ void lieni_conn_on_entry(struct lien_conn *conn, const struct lieni_cqe *cqe)
 
 void lieni_conn_on_down(struct lien_conn *conn, int status)
 {
+    // An orderly peer says so first. In the middle of READs it is lost: where they fail before, as on tcp, their error says it.
+    if (status == LIEN_ECLOSED && conn->reads_outstanding > 0)
+        status = LIEN_EPEERLOST;
     if (conn->state == LIENI_CONN_ENDING)
         lieni_conn_lose(conn, LIEN_ECLOSED, NULL);
     else

@@ -10,6 +10,7 @@
 #include "provider/bootstrap.h"
 #include "provider/stream/providers.h"
 #include "provider/tcp/tcp.h"
+#include "provider/verbs/verbs.h"
 
 static uint64_t now(void *self)
 {
@@ -35,6 +36,7 @@ static void random_bytes(void *self, void *buf, size_t len)
 }
 
 static const struct lieni_provider *const providers[] = {&lieni_provider_tcp,
+                                                         &lieni_provider_verbs,
                                                          &lieni_provider_stream,
                                                          &lieni_provider_ws,
                                                          &lieni_provider_wss,

@@ -112,6 +112,13 @@ struct lieni_mr_info {
     uint64_t base;
 };
 
+// What the device of one domain allows: at most what the traits say.
+struct lieni_limits {
+    uint32_t read_piece_max;
+    uint32_t reads_max;
+    uint32_t posts_max;
+};
+
 #define LIENI_ACCESS_LOCAL  1u // local side of sends, receives and READs
 #define LIENI_ACCESS_REMOTE 2u // peers may READ it
 
@@ -152,6 +159,11 @@ struct lieni_provider {
     int (*domain_open)(struct lieni_prov *prov, const char *host, struct lieni_domain **domain);
     // 0: gone, *proof says what that proves. LIEN_EBUSY: endpoints or regions are left; try again.
     int (*domain_close)(struct lieni_domain *domain, enum lieni_proof *proof);
+
+    // Fixed while the domain lives. Any thread.
+    void (*domain_limits)(struct lieni_domain *domain, struct lieni_limits *limits);
+    // READs that the device at `host` (numeric) serves one peer at a time, for the offer; 0: no limit. May block briefly.
+    uint32_t (*read_depth)(struct lieni_prov *prov, const char *host);
 
     // Registers. LIEN_EREGISTER after a report with the provider's reason (and the memory-lock limit where that is it).
     int (*mr_reg)(struct lieni_domain *domain, void *addr, size_t len, unsigned access,

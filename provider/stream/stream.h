@@ -300,6 +300,8 @@ unsigned lieni_stream_poll(struct lieni_prov *prov, struct lieni_event *events, 
 int lieni_stream_domain_open(struct lieni_prov *prov, const char *host,
                              struct lieni_domain **domain);
 int lieni_stream_domain_close(struct lieni_domain *domain, enum lieni_proof *proof);
+void lieni_stream_domain_limits(struct lieni_domain *domain, struct lieni_limits *limits);
+uint32_t lieni_stream_read_depth(struct lieni_prov *prov, const char *host);
 int lieni_stream_mr_reg(struct lieni_domain *domain, void *addr, size_t len, unsigned access,
                         struct lieni_mr **mr, struct lieni_mr_info *info);
 int lieni_stream_mr_close(struct lieni_mr *mr);
@@ -392,7 +394,8 @@ void lieni_tls_end_close(struct lieni_pipe *pipe);
 #define LIENI_STREAM_OPS                                                                           \
     .close = lieni_stream_close, .fd = lieni_stream_fd, .arm = lieni_stream_arm,                   \
     .poll = lieni_stream_poll, .domain_open = lieni_stream_domain_open,                            \
-    .domain_close = lieni_stream_domain_close, .mr_reg = lieni_stream_mr_reg,                      \
+    .domain_close = lieni_stream_domain_close, .domain_limits = lieni_stream_domain_limits,        \
+    .read_depth = lieni_stream_read_depth, .mr_reg = lieni_stream_mr_reg,                          \
     .mr_close = lieni_stream_mr_close, .listen = lieni_stream_listen,                              \
     .connect = lieni_stream_connect, .post_send = lieni_stream_post_send,                          \
     .post_recv = lieni_stream_post_recv, .post_read = lieni_stream_post_read,                      \

@@ -381,6 +381,21 @@ int lieni_stream_domain_close(struct lieni_domain *domain, enum lieni_proof *pro
     return 0;
 }
 
+void lieni_stream_domain_limits(struct lieni_domain *domain, struct lieni_limits *limits)
+{
+    const struct lieni_traits *traits = domain->prov->kind->traits;
+    *limits = (struct lieni_limits){.read_piece_max = traits->read_piece_max,
+                                    .reads_max = traits->reads_max,
+                                    .posts_max = traits->posts_max};
+}
+
+uint32_t lieni_stream_read_depth(struct lieni_prov *prov, const char *host)
+{
+    (void)prov;
+    (void)host;
+    return 0;
+}
+
 // -- Regions -------------------------------------------------------------------------------------------------------------------------
 
 static struct lieni_stream_mrs *bucket_of(struct lieni_domain *domain, uint64_t key)

@@ -13,21 +13,7 @@
 
 #include <lien/lien.h>
 
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);                                \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define CHECK_RC(call, expected)                                                                   \
-    do {                                                                                           \
-        int rc_ = (call);                                                                          \
-        if (rc_ != (expected)) {                                                                   \
-            fprintf(stderr, "%s:%d: %s is %s\n", __FILE__, __LINE__, #call, lien_errname(rc_));    \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/support/check.h"
 
 #define UNDER_TSAN 0
 #if defined(__has_feature)

@@ -65,7 +65,9 @@ struct cf_driver {
     bool processes;     // a process for each side
     bool threaded;      // contexts have a progress thread of their own
     bool blocking;      // blocking functions can be used
+    bool serves_frozen; // READs go on while the owner's process stands still
     const char *host;   // where the owner listens
+    const char *host6;
     int (*ctx_open)(struct cf_side *side, lien_ctx_opts *opts, lien_ctx **ctx);
     // Lets something happen; `still`: but not by this side's progress. May sleep for a ms or so.
     void (*turn)(struct cf_side *side, bool still);
@@ -75,8 +77,8 @@ struct cf_driver {
     void (*freeze)(struct cf_side *side);
     void (*thaw)(struct cf_side *side);
 };
-extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sim, cf_stream, cf_stream_thread, cf_ws,
-    cf_wss, cf_h2c, cf_h2;
+extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_verbs, cf_verbs_thread, cf_sim, cf_stream,
+    cf_stream_thread, cf_ws, cf_wss, cf_h2c, cf_h2;
 
 // One connection, at one side.
 struct cf_link {

@@ -332,7 +332,7 @@ int main(void)
 {
     const struct lieni_platform *platform = lieni_platform_real();
     ops = platform->net;
-    CHECK(platform->providers[0] && !platform->providers[1]);
+    CHECK(platform->providers[0] && platform->providers[1] && !platform->providers[2]);
     uint64_t numbers[2] = {0};
     platform->env.random(platform->env.self, numbers, sizeof numbers);
     CHECK(numbers[0] != numbers[1]);
