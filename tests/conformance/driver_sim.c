@@ -88,8 +88,6 @@ static void thaw(struct cf_side *side)
 }
 
 const struct cf_driver cf_sim = {.name = "sim",
-                                 .provider = "sim",
-                                 .path = LIEN_PATH_SIM,
                                  .host = "*",
                                  .provider = "sim",
                                  .path = LIEN_PATH_SIM,
