@@ -283,10 +283,11 @@ static void carriers(void)
         READ_ALL, DRAIN,    READ_BEYOND, READ_KEYLESS, DRAIN, POST_READ, ANSWER_64, POST_READ,
         REFUSAL,  READ_ALL, 13,          READ_4K,      DRAIN, 13,        THE_END};
     // Frames of the carriers themselves: pings, settings, window, goodbye.
-    static const uint8_t own[] = {
-        7, 0x89,  0,      0, 3,    'a', 'b', 'c', 7, 0x8a, 0, 0, 0, 7, 6, 0, 0, 8, 1, 2,      3, 4,
-        5, 6,     7,      8, 7,    4,   0,   0,   0, 7,    4, 1, 0, 0, 7, 8, 0, 1, 4, 0,      1, 0,
-        0, DRAIN, A_SEND, 7, 0x88, 0,   0,   2,   3, 0xe8, 7, 3, 0, 1, 4, 0, 0, 0, 8, THE_END};
+    static const uint8_t own[] = {7, 0x89, 0, 0, 3, 'a',  'b',   'c',    7, 0x8a, 0,    0,      0,
+                                  7, 6,    0, 0, 8, 1,    2,     3,      4, 5,    6,    7,      8,
+                                  7, 4,    0, 0, 0, 7,    4,     1,      0, 0,    7,    8,      0,
+                                  1, 4,    0, 1, 0, 0,    DRAIN, A_SEND, 7, 3,    0,    1,      4,
+                                  0, 0,    0, 8, 7, 0x88, 0,     0,      2, 3,    0xe8, THE_END};
     for (unsigned i = 0; i < 6; i++) {
         char name[64];
         uint8_t how = (uint8_t)(i % 3 + (i >= 3 ? 4 : 0) + 8 + 16);
