@@ -177,11 +177,10 @@ typedef struct lien_ctx_stats {
     uint64_t read_bytes;
     uint64_t messages_sent;
     uint64_t messages_received;
-    uint64_t
-        payload_bytes_copied;   // by Lien's core; not what inline providers move (docs/stream.md)
-    uint64_t grants_live;       // level
-    uint64_t grants_bytes;      // level, bytes of live grants
-    uint64_t quarantined_bytes; // level
+    uint64_t payload_bytes_copied; // by Lien's core, without what inline providers move
+    uint64_t grants_live;          // level
+    uint64_t grants_bytes;         // level, bytes of live grants
+    uint64_t quarantined_bytes;    // level
     uint64_t quarantined_total;
     uint64_t evidence_unknown; // completion entries that matched nothing, were late, or came twice
     uint64_t protocol_errors;
