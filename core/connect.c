@@ -105,6 +105,16 @@ static void agree(struct lien_conn *conn)
     memcpy(conn->peer_instance, hs->peer.nonce, sizeof(conn->peer_instance));
 }
 
+// A body is one READ, so what the provider moves in one bounds both directions: sender and receiver know the provider.
+static void bound_bodies(struct lien_conn *conn)
+{
+    uint64_t most = conn->ops->traits->read_batch_max;
+    if (most == 0)
+        return;
+    conn->message_max = conn->message_max < most ? conn->message_max : most;
+    conn->body_max = conn->body_max < most ? conn->body_max : most;
+}
+
 // Undoes what prepare() did for an endpoint that was never made.
 static void unprepare(struct lien_conn *conn)
 {
@@ -133,6 +143,7 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
         return rc;
     agree(conn);
     conn->ops = slot->ops;
+    bound_bodies(conn);
     conn->reads_max = conn->nic->limits.reads_max;
     if (ctx->options.reads_per_nic < conn->reads_max) // more are never in flight; it sizes queues
         conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
@@ -211,6 +222,7 @@ static int make_endpoint(struct lien_conn *conn)
         // An empty host is the address that the bootstrap reached.
         args.host = conn->hs->host[0] ? conn->hs->host : conn->peer_host;
         args.port = conn->hs->port;
+        args.name = conn->dialled[0] ? conn->dialled : NULL;
         rc = conn->ops->connect(conn->nic->domain, &args, &conn->ep);
     }
     free(recvs);

@@ -45,11 +45,13 @@ struct lieni_traits {
     bool domain_end_proves;  // domain_close() == LIENI_PROVEN ends every lending of that domain (c)
     bool domain_per_conn;    // a domain serves one endpoint
     bool refused_read_kills; // a READ with a dead key takes the connection down
+    bool only_if_asked;      // never chosen by default: option provider or FI_PROVIDER must name it
     uint32_t cm_data_max;    // bytes of private data connect and listen carry, at least 55
     uint32_t read_piece_max; // bytes of one READ (R19)
     uint32_t read_bytes_max; // outstanding READ bytes of one endpoint (R19)
     uint32_t reads_max;      // READs outstanding on one endpoint
     uint32_t posts_max;      // sends + reads + receives outstanding on one endpoint
+    uint64_t read_batch_max; // bytes of one read with all its operations; 0: no limit
 };
 
 // -- Entries, proofs, events -------------------------------------------------------------------------------------------------------
@@ -100,6 +102,8 @@ struct lieni_recv {
 struct lieni_prov_args {
     const struct lieni_env *env;
     struct lieni_report report;
+    // Files of the options of these names, and tls_name; NULL or "" is unset. Read while opening only.
+    const char *tls_cert, *tls_key, *tls_ca, *tls_name;
 };
 
 // What a registration gives: remote address of byte `addr + i` is `base + i`.
@@ -125,6 +129,8 @@ struct lieni_ep_args {
     void *user;       // comes back in events
     const char *host; // numeric address. connect: of the peer's fabric listener; listen: to bind
     uint16_t port;    // connect: the port. listen: 0
+    const char *
+        name; // connect: the host that the application named, which a certificate must have; NULL: as `host`
     uint16_t port_lo, port_hi;        // listen: range to bind in, 0,0 = any
     uint8_t send_data[LIENI_CM_DATA]; // private data we send
     uint8_t expect_data

@@ -25,7 +25,7 @@ static void info(struct cf_side *side)
     CHECK(side, mine.path == side->driver->path);
     CHECK(side, mine.open && mine.peer[0] != '\0' && mine.message_credits > 0);
     CHECK(side, mine.ep_end_proves);
-    CHECK_EQ(side, mine.message_max, 4 * GIB);
+    CHECK_EQ(side, mine.message_max, side->driver->batch_max ? side->driver->batch_max : 4 * GIB);
     CHECK(side,
           mine.reads_outstanding == 0 && mine.grants_live == 0 && mine.quarantined_bytes == 0);
     memset(&theirs, 0x5a, sizeof(theirs));
