@@ -92,10 +92,12 @@ static size_t heap(void)
 static bool flood(int fd, const uint8_t *bytes, size_t len)
 {
     size_t before = heap(), at = 0;
+    const uint64_t since = raw_now(NULL);
     for (size_t said = 0; said < FLOOD;) {
         ssize_t n = send(fd, bytes + at, len - at, MSG_NOSIGNAL | MSG_DONTWAIT);
         size_t now = heap();
         CHECK(now < before + GROWN);
+        CHECK(raw_now(NULL) - since < 4 * HANG_MS * UINT64_C(1000000));
         if ((n < 0 && errno != EAGAIN) || victim.down)
             return true;
         if (n > 0) {
