@@ -330,7 +330,7 @@ void lieni_conn_free(struct lien_conn *conn)
     if (conn->strand)
         lieni_strand_close(conn->strand);
     free(conn->grants.slots);
-    free(conn->imports.slots);
+    lieni_imports_free(&conn->imports);
     lieni_calls_free(&conn->calls);
     lieni_trace_close(conn->trace);
     free(conn);

@@ -88,13 +88,14 @@ static const struct lieni_prov_slot *slot_named(const lien_ctx *ctx, const char 
 static void agree(struct lien_conn *conn)
 {
     const struct lieni_handshake *hs = conn->hs;
-    const struct lieni_options *o = &conn->ctx->options;
     struct lieni_link *link = &conn->link;
     conn->id = hs->conn_id;
     lieni_strand_conn(conn->strand, conn->id);
     conn->message_max = hs->peer.message_max;
-    conn->imports.max = hs->peer.grants_max;
-    conn->grants.max = (uint32_t)o->grants_conn;
+    // Neither side says how much the other has to remember: as with calls the smaller offer holds, in both directions.
+    conn->grants.max = hs->local.grants_max < hs->peer.grants_max ? hs->local.grants_max
+                                                                  : hs->peer.grants_max;
+    conn->imports.max = conn->grants.max;
     link->frame_max = hs->local.frame_max;
     link->peer_frame_max = hs->peer.frame_max;
     link->message_left = link->message_spent_max = hs->peer.message_credits;

@@ -75,7 +75,8 @@
     X(trace_dir, TEXT, "", 0, 255, "directory",                                                    \
       "Where the trace of a connection that ends with an error is written; unset: nowhere")        \
     X(trace_files, UINT, "100", 1, 1000000, "files", "Traces that a ctx writes into trace_dir")    \
-    X(grants_conn, UINT, "4096", 1, 1048576, "grants", "Live grants on one connection")            \
+    X(grants_conn, UINT, "4096", 1, 1048576, "grants",                                             \
+      "Live grants on one connection; the smaller of both peers' holds for both")                  \
     X(held_conn_bytes, UINT, "8G", 4096, 1099511627776, "bytes",                                   \
       "Bytes of live held grants on one connection")                                               \
     X(held_total_bytes, UINT, "64G", 4096, 17592186044416, "bytes",                                \
