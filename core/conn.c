@@ -254,6 +254,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->reads);
     lieni_list_init(&conn->read_queue);
     lieni_list_init(&conn->read_turn);
+    lieni_list_init(&conn->room_node);
     lieni_list_init(&conn->sends);
     lieni_list_init(&conn->inbox);
     lieni_calls_init(&conn->calls);

@@ -94,7 +94,7 @@ static struct lien_grant *find(const struct lieni_grant_table *t, struct lieni_n
 
 // -- Owner: opening --
 
-static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
+static int check(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
                  const struct lieni_doubt *own, uint64_t *bytes)
 {
     const lien_ctx *ctx = conn->ctx;
@@ -126,7 +126,7 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
                       (unsigned long long)ctx->options.held_total_bytes);
         return LIEN_ELIMIT;
     }
-    return 0;
+    return lieni_nic_may_hold(conn, *bytes, "grants"); // [R12]
 }
 
 static bool is_borrowed(const struct lien_grant *grant)
@@ -300,6 +300,7 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
     conn->n_grants++;
     lieni_liveness_watch(conn);
     conn->grants_bytes += held_bytes(grant);
+    lieni_nic_hold(conn, held_bytes(grant));
     conn->ctx->held_bytes += held_bytes(grant);
     conn->ctx->grants_live++;
     *out = grant;
@@ -338,6 +339,8 @@ static void leave(struct lien_grant *grant)
     name_give(&conn->grants, grant->name);
     conn->n_grants--;
     conn->grants_bytes -= held_bytes(grant);
+    if (grant->state != LIENI_GRANT_LOST) // else the account keeps it
+        lieni_nic_unhold(conn, held_bytes(grant));
     conn->ctx->held_bytes -= held_bytes(grant);
     conn->ctx->grants_live--;
     lieni_ctx_changed(conn->ctx);
