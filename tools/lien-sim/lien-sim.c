@@ -20,6 +20,7 @@
 #define BATCH      25u
 #define CELL_LEAST 100u
 
+
 struct options {
     struct run run;
     uint64_t first, last;
@@ -162,13 +163,18 @@ static bool take_option(struct options *o, int c, bool *seeds, bool *least)
 // 0: run; else the exit status + 1.
 static int parse(int argc, char **argv, struct options *o)
 {
-    static const struct option longs[] = {
-        {"seed", required_argument, NULL, 's'},  {"seeds", required_argument, NULL, 'S'},
-        {"steps", required_argument, NULL, 'n'}, {"trace", no_argument, NULL, 't'},
-        {"class", required_argument, NULL, 'c'}, {"cells", required_argument, NULL, 'm'},
-        {"keep-going", no_argument, NULL, 'k'},  {"shrink", no_argument, NULL, 'x'},
-        {"only", required_argument, NULL, 'o'},  {"without", required_argument, NULL, 'w'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"seed", required_argument, NULL, 's'},
+                                          {"seeds", required_argument, NULL, 'S'},
+                                          {"steps", required_argument, NULL, 'n'},
+                                          {"trace", no_argument, NULL, 't'},
+                                          {"class", required_argument, NULL, 'c'},
+                                          {"cells", required_argument, NULL, 'm'},
+                                          {"keep-going", no_argument, NULL, 'k'},
+                                          {"shrink", no_argument, NULL, 'x'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"without", required_argument, NULL, 'w'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
     int c;
     bool seeds = false, least = false;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -201,6 +207,8 @@ static void tally_add(struct tally *sum, const struct tally *more)
     sum->spaces += more->spaces;
     sum->stale += more->stale;
     sum->quarantined += more->quarantined;
+    sum->reads_posted += more->reads_posted;
+    sum->read_steps += more->read_steps;
     sum->lies += more->lies;
     sum->caught += more->caught;
     sum->allocs_failed += more->allocs_failed;
@@ -348,14 +356,15 @@ int main(int argc, char **argv)
     }
     unsigned low = 0;
     if (o.range)
-        low = cells_print(&outcome->cells, stdout, o.cell_least);
+        low = cells_print(&outcome->cells, stdout, o.cell_least, o.last - o.first + 1);
     const struct tally *t = &outcome->tally;
     printf("lien-sim: %" PRIu64 " seeds of %u steps in %.1f s; verified: %" PRIu64
            " reads, %" PRIu64 " bodies, %" PRIu64 " calls, %" PRIu64 " write spaces; %" PRIu64
            " reads of calls not vouched for, %" PRIu64 " lendings quarantined, %" PRIu64
            " lies heard, %" PRIu64 " caught by checksums, %" PRIu64 " allocations failed; %" PRIu64
-           " failed\n",
+           " READs posted, %" PRIu64 " READ steps; %" PRIu64 " failed\n",
            o.last - o.first + 1, o.run.steps, seconds() - start, t->reads, t->bodies, t->calls,
-           t->spaces, t->stale, t->quarantined, t->lies, t->caught, t->allocs_failed, failures);
+           t->spaces, t->stale, t->quarantined, t->lies, t->caught, t->allocs_failed,
+           t->reads_posted, t->read_steps, failures);
     return failures || low ? 1 : 0;
 }
