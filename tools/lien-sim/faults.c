@@ -358,7 +358,7 @@ static void wish_for_lie(struct program *p)
     if (!w || !n)
         return;
     static const enum cell_state rarest[] = {CELL_ENDING, CELL_CALL_FETCHING, CELL_CALL_READING,
-                                             CELL_CALL_SEALED};
+                                             CELL_CALL_SEALED, CELL_WRITE_GIVEN_UP};
     struct wish new = {.active = true, .moments = 200, .fault = on[draw(p, n)]};
     new.state = one_in(p, 2) ? rarest[draw(p, sizeof rarest / sizeof *rarest)] : draw_state(p);
     if (cells_possible(new.fault, new.state))
@@ -384,7 +384,7 @@ void faults_wish(struct program *p)
         FAULT_REVOKE, FAULT_DROP,   FAULT_DROP,        FAULT_DROP,        FAULT_DROP,
         FAULT_GOAWAY, FAULT_GOAWAY, FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_JUMP,
         FAULT_JUMP};
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < 4; i++)
         wish_for_lie(p);
     struct wish *w = free_wish(p->wishes, WISHES);
     if (!w)

@@ -459,9 +459,9 @@ static const struct knob {
     {KNOB(stall), 8, 60000, ALL_CLASSES},
     {KNOB(lost), 8, 20000, ALL_CLASSES},
     {KNOB(hollow), 24, 500000, ALL_CLASSES},
-    {KNOB(false_send), 24, 20000, ALL_CLASSES},
-    {KNOB(false_recv), 24, 20000, ALL_CLASSES},
-    {KNOB(garbage), 24, 60000, ALL_CLASSES},
+    {KNOB(false_send), 16, 20000, ALL_CLASSES},
+    {KNOB(false_recv), 12, 20000, ALL_CLASSES},
+    {KNOB(garbage), 20, 60000, ALL_CLASSES},
     // Over tcp the entries of a close are true.
     {KNOB(made_up), 2, 900000, ALL_CLASSES & ~IN(LIENI_SIM_TCP)},
 };

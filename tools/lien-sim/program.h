@@ -16,7 +16,7 @@
 #include "provider/sim/sim.h"
 
 #define WISHES    10u
-#define LIES      12u // wishes for what the network, or a device, does to one operation
+#define LIES      16u // wishes for what the network, or a device, does to one operation
 #define NODES_MAX 5u  // at first
 #define NODES_ALL 7u  // with those that took over a dead one's address
 #define BUFS_MAX  4u
