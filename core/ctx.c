@@ -16,6 +16,7 @@
 #include "core/conn.h"
 #include "core/listener.h"
 #include "core/metrics.h"
+#include "core/providers.h"
 #include "core/read.h"
 
 // -- Lock, clock, waiting --
@@ -275,41 +276,6 @@ static void raise_nofile(lien_ctx *ctx)
                       "the soft limit of descriptors stays at its value: %s", strerror(errno));
 }
 
-static bool wanted(const lien_ctx *ctx, const char *name, const char *fi_provider)
-{
-    const char *only = ctx->options.provider;
-    return (only[0] == '\0' || strcmp(only, name) == 0) &&
-           lieni_fi_provider_allows(fi_provider, name);
-}
-
-static int open_providers(lien_ctx *ctx)
-{
-    const char *fi = getenv("FI_PROVIDER");
-    const struct lieni_prov_args args = {.env = &ctx->platform.env,
-                                         .report = lieni_log_report(ctx->log)};
-    const struct lieni_provider *const *p = ctx->platform.providers;
-    for (; *p && ctx->n_provs < LIENI_PROVS_MAX; p++) {
-        const char *name = (*p)->traits->name;
-        if (!wanted(ctx, name, fi))
-            continue;
-        struct lieni_prov_slot *slot = &ctx->provs[ctx->n_provs];
-        slot->ops = *p;
-        if ((*p)->open(&args, &slot->prov) == 0)
-            ctx->n_provs++; // else it said why
-    }
-    if (ctx->n_provs > 0)
-        return 0;
-    for (p = ctx->platform.providers; *p; p++) {
-        const char *name = (*p)->traits->name;
-        lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER, "candidate %s: %s", name,
-                      wanted(ctx, name, fi) ? "could not be opened" : "not among those asked for");
-    }
-    lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,
-                  "no provider can be used: option provider is \"%s\", FI_PROVIDER is \"%s\"",
-                  ctx->options.provider, fi ? fi : "");
-    return LIEN_ENOPROVIDER;
-}
-
 static int open_pools(lien_ctx *ctx)
 {
     lien_pool_opts opts;
@@ -351,6 +317,9 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
     if (rc != 0)
         return rc;
     lieni_log_set_level(ctx->log, ctx->options.log_level);
+    rc = lieni_select_open(&ctx->select, &ctx->options, &ctx->platform, ctx->log);
+    if (rc != 0)
+        return rc;
     ctx->platform.env.random(ctx->platform.env.self, ctx->instance, sizeof(ctx->instance));
     rc = lieni_timer_init(&ctx->timers, &ctx->beat, lieni_liveness_beat);
     if (rc == 0)
@@ -373,7 +342,7 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
         rc = ctx->platform.net->open(&ctx->platform.env, &report, ctx->platform.net_world,
                                      &ctx->net);
     if (rc == 0)
-        rc = open_providers(ctx);
+        rc = lieni_providers_open(ctx);
     if (rc == 0 && ctx->platform.net->fd(ctx->net) >= 0 && !(opts->flags & LIEN_KEEP_NOFILE))
         raise_nofile(ctx);
     return rc == 0 ? lieni_progress_open(ctx) : rc;

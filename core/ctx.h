@@ -19,6 +19,7 @@
 #include "core/mem/mem.h"
 #include "core/options.h"
 #include "core/quarantine.h"
+#include "core/select.h"
 #include "core/timer.h"
 
 #define LIENI_PROVS_MAX 8
@@ -54,6 +55,7 @@ struct lien_ctx {
 
     struct lieni_platform platform;
     struct lieni_options options;
+    struct lieni_select select;
     struct lieni_log *log;
     struct lieni_dispatch *dispatch;
     struct lieni_strand *strand; // for log lines made in progress context

@@ -16,6 +16,8 @@ struct lieni_nic {
     const struct lieni_provider *ops;
     struct lieni_domain *domain;
     char host[96];
+    char name[64]; // device and port, or interface; "" if not known
+    bool soft;     // the device is software
     unsigned endpoints;
     uint32_t reads_inflight;
     bool retiring;
@@ -23,9 +25,11 @@ struct lieni_nic {
     struct lieni_node read_turns; // connections with pieces to post
 };
 
+// Endpoints on NICs of that local address.
+unsigned lieni_nic_load(const lien_ctx *ctx, const struct lieni_provider *ops, const char *host);
 // The NIC for a local address, opened when there is none that takes connections. LIEN_ENODEV ...
-int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot, const char *host,
-                  struct lieni_nic **nic);
+int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot,
+                  const struct lieni_selected *local, struct lieni_nic **nic);
 // An endpoint of it is gone (or never was, `made` by lieni_nic_get).
 void lieni_nic_endpoint_gone(struct lieni_nic *nic);
 // Its domain holds lost memory: see R12.

@@ -7,7 +7,9 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "provider/absent.h"
 #include "provider/bootstrap.h"
+#include "provider/sockets/sockets.h"
 #include "provider/tcp/tcp.h"
 
 static uint64_t now(void *self)
@@ -33,13 +35,15 @@ static void random_bytes(void *self, void *buf, size_t len)
     }
 }
 
-static const struct lieni_provider *const providers[] = {&lieni_provider_tcp, NULL};
+static const struct lieni_provider *const providers[] = {&lieni_provider_tcp,
+                                                         &lieni_provider_sockets, NULL};
 
 static const struct lieni_platform platform = {
     .env = {.self = NULL, .now = now, .random = random_bytes},
     .net = &lieni_net_sockets,
     .net_world = NULL,
     .providers = providers,
+    .absent = lieni_absent_providers,
 };
 
 const struct lieni_platform *lieni_platform_real(void)

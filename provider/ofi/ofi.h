@@ -161,6 +161,8 @@ void lieni_ofi_restore_signals(void);
 
 // -- ofi_domain.c ------------------------------------------------------------------------------------------------------------------
 
+// Whether libfabric has the provider, in a form that we can use; if not, why.
+bool lieni_ofi_offered(const struct lieni_ofi *ofi, char *why, size_t size);
 int lieni_ofi_open(const struct lieni_ofi *ofi, const struct lieni_prov_args *args,
                    struct lieni_prov **prov);
 void lieni_ofi_close(struct lieni_prov *prov);
@@ -169,6 +171,11 @@ int lieni_ofi_domain_close(struct lieni_domain *domain, enum lieni_proof *proof)
 int lieni_ofi_mr_reg(struct lieni_domain *domain, void *addr, size_t len, unsigned access,
                      struct lieni_mr **mr, struct lieni_mr_info *info);
 int lieni_ofi_mr_close(struct lieni_mr *mr);
+
+// -- ofi_candidates.c --------------------------------------------------------------------------------------------------------------
+
+// The kernel's interfaces, or one row that says why this provider cannot be used.
+void lieni_ofi_candidates(const struct lieni_ofi *ofi, lieni_candidate_fn *tell, void *arg);
 
 // -- ofi_ep.c ----------------------------------------------------------------------------------------------------------------------
 

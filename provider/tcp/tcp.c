@@ -27,8 +27,14 @@ static int open_tcp(const struct lieni_prov_args *args, struct lieni_prov **prov
     return lieni_ofi_open(&ofi, args, prov);
 }
 
+static void candidates(lieni_candidate_fn *tell, void *arg)
+{
+    lieni_ofi_candidates(&ofi, tell, arg);
+}
+
 const struct lieni_provider lieni_provider_tcp = {
     .traits = &traits,
+    .candidates = candidates,
     .open = open_tcp,
     LIENI_OFI_OPS,
 };

@@ -21,10 +21,11 @@ static void info(struct cf_side *side)
     CHECK(side, mine.id != 0 && mine.id == heard.id);
     CHECK_EQ(side, mine.eager_max, heard.eager_max);
     CHECK(side, strcmp(mine.provider, heard.provider) == 0);
-    CHECK(side, strcmp(mine.provider, side->driver->processes ? "tcp" : "sim") == 0);
+    CHECK(side, strcmp(mine.provider, side->driver->provider) == 0);
     CHECK(side, mine.path == (side->driver->processes ? LIEN_PATH_KERNEL : LIEN_PATH_SIM));
     CHECK(side, mine.open && mine.peer[0] != '\0' && mine.message_credits > 0);
-    CHECK(side, mine.ep_end_proves);
+    CHECK(side, mine.ep_end_proves == !side->driver->ends_by_domain);
+    CHECK(side, mine.domain_end_proves == side->driver->ends_by_domain);
     CHECK_EQ(side, mine.message_max, 4 * GIB);
     CHECK(side,
           mine.reads_outstanding == 0 && mine.grants_live == 0 && mine.quarantined_bytes == 0);

@@ -44,7 +44,7 @@ static void take(struct cf_side *side, uint64_t len)
     CHECK_RC(side, lien_space_wait(space, 0), 0);
     cf_check_space(side, space, 1, 1, len);
     CHECK_EQ(side, cf_stats(side).read_bytes - before, len);
-    CHECK(side, lien_read_path(read) == cf_info(side, side->link).path);
+    CHECK(side, lien_read_path(read, NULL) == cf_info(side, side->link).path);
     CHECK_RC(side, lien_read_close(&read), 0);
     CHECK(side, read == NULL);
     CHECK_RC(side, lien_space_take(space, &buf, 1), 0);

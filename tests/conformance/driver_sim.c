@@ -88,6 +88,7 @@ static void thaw(struct cf_side *side)
 }
 
 const struct cf_driver cf_sim = {.name = "sim",
+                                 .provider = "sim",
                                  .host = "*",
                                  .ctx_open = open_ctx,
                                  .turn = turn,

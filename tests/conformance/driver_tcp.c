@@ -86,6 +86,7 @@ static void thaw(struct cf_side *side)
 }
 
 const struct cf_driver cf_tcp = {.name = "tcp",
+                                 .provider = "tcp",
                                  .processes = true,
                                  .blocking = true,
                                  .host = "127.0.0.1",
@@ -95,7 +96,21 @@ const struct cf_driver cf_tcp = {.name = "tcp",
                                  .freeze = freeze,
                                  .thaw = thaw};
 
+// libfabric's `sockets`, which an FI_PROVIDER of its own asks for: the runner's environment says it.
+const struct cf_driver cf_sockets = {.name = "sockets",
+                                     .provider = "sockets",
+                                     .ends_by_domain = true,
+                                     .processes = true,
+                                     .blocking = true,
+                                     .host = "127.0.0.1",
+                                     .ctx_open = open_driven,
+                                     .turn = turn_driven,
+                                     .now_ms = now_ms,
+                                     .freeze = freeze,
+                                     .thaw = thaw};
+
 const struct cf_driver cf_tcp_thread = {.name = "tcp-thread",
+                                        .provider = "tcp",
                                         .processes = true,
                                         .threaded = true,
                                         .blocking = true,

@@ -57,7 +57,10 @@ extern const struct cf_case cf_read_cases[], cf_layout_cases[], cf_message_cases
 
 struct cf_driver {
     const char *name;
-    bool processes;   // a process for each side
+    const char *provider; // what connections must say
+    bool processes;       // a process for each side
+    bool
+        ends_by_domain; // evidence class (c): closed connections leave what was posted in quarantine till their domain ends
     bool threaded;    // contexts have a progress thread of their own
     bool blocking;    // blocking functions can be used
     const char *host; // where the owner listens
@@ -70,7 +73,7 @@ struct cf_driver {
     void (*freeze)(struct cf_side *side);
     void (*thaw)(struct cf_side *side);
 };
-extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sim;
+extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sockets, cf_sim;
 
 // One connection, at one side.
 struct cf_link {

@@ -37,7 +37,7 @@ static const struct cf_case *const lists[] = {
     cf_space_cases, cf_giant_cases,  cf_callend_cases};
 #define N_LISTS (sizeof(lists) / sizeof(lists[0]))
 
-static const struct cf_driver *const drivers[] = {&cf_sim, &cf_tcp, &cf_tcp_thread};
+static const struct cf_driver *const drivers[] = {&cf_sim, &cf_tcp, &cf_tcp_thread, &cf_sockets};
 #define N_DRIVERS (sizeof(drivers) / sizeof(drivers[0]))
 
 enum verdict {

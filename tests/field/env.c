@@ -40,7 +40,7 @@ static void provider_not_asked_for(void)
 {
     CHECK_EQ(open_code(NULL), LIEN_ENOPROVIDER);
     CHECK(fault_log_has("candidate tcp: not among those asked for"));
-    CHECK(fault_log_has("FI_PROVIDER is \"sockets\""));
+    CHECK(fault_log_has("FI_PROVIDER is \"udp\""));
 }
 
 static void provider_excluded(void)
@@ -76,7 +76,7 @@ static const struct {
     const char *variable, *value;
 } cases[] = {
     {"cache_is_set_right", cache_is_set_right, "FI_MR_CACHE_MAX_COUNT", "7"},
-    {"provider_not_asked_for", provider_not_asked_for, "FI_PROVIDER", "sockets"},
+    {"provider_not_asked_for", provider_not_asked_for, "FI_PROVIDER", "udp"},
     {"provider_excluded", provider_excluded, "FI_PROVIDER", "^tcp"},
     {"unknown_variable", unknown_variable, "LIEN_HEARTBEET_MS", "500"},
     {"known_variable", known_variable, "LIEN_HEARTBEAT_MS", "500"},
@@ -246,7 +246,7 @@ void field_report_19_path(void)
     CHECK_EQ(fault_read_start(&r, f.conn, &token, space, LIEN_FOREVER, LIEN_RELEASE), 0);
     CHECK(fault_until(fault_read_is_released, &r, 60000));
     CHECK_EQ(r.status, 0);
-    CHECK_EQ(lien_read_path(r.read), LIEN_PATH_KERNEL);
+    CHECK_EQ(lien_read_path(r.read, NULL), LIEN_PATH_KERNEL);
     fault_stats(&f.side, &after);
     CHECK_EQ(after.read_bytes - before.read_bytes, 16 * MIB);
     CHECK_EQ(after.payload_bytes_copied, before.payload_bytes_copied); // and none by Lien

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The providers that a ctx has open, in order of preference, and what its connections take of them by the rule of select.h. Under the state lock but for opening.
+
+#ifndef LIENI_PROVIDERS_H
+#define LIENI_PROVIDERS_H
+
+#include "core/ctx.h"
+#include "core/handshake.h"
+
+// Opens those that can be used, and says in one line which, and what comes before them and why it cannot. LIEN_ENOPROVIDER after lieni_select_complain(). A port that is down now, beside others that
+// are up, keeps its provider: it may come up.
+int lieni_providers_open(lien_ctx *ctx);
+const struct lieni_prov_slot *lieni_providers_named(const lien_ctx *ctx, const char *name);
+// The names to offer to this peer: of those that reach it now. LIEN_ENOPROVIDER after a log line for each candidate.
+int lieni_providers_offer(lien_ctx *ctx, const struct lieni_target *target,
+                          struct lieni_offer *offer);
+// Says so when both offers lead to another provider than our first.
+void lieni_providers_agreed(lien_ctx *ctx, const struct lieni_handshake *hs,
+                            const struct lieni_log_at *at);
+
+#endif
