@@ -36,7 +36,7 @@ if(LIEN_SANITIZE)
                         -fno-sanitize-recover=all)
 endif()
 
-if(LIEN_FUZZ)
+if(LIEN_FUZZ AND CMAKE_C_COMPILER_ID STREQUAL "Clang")
     # Edges are counted everywhere; the fuzzer's main is linked into the targets alone.
     target_compile_options(lieni_flags INTERFACE -fsanitize=fuzzer-no-link)
     target_link_options(lieni_flags INTERFACE -fsanitize=fuzzer-no-link)

@@ -91,6 +91,7 @@ int lieni_body_fetch(struct lieni_body *body, struct lien_conn *conn,
                                              .conn = conn->id,
                                              .name = frame->name,
                                              .total = frame->total,
+                                             .sums = frame->sums,
                                              .n_keys = frame->n_keys};
     memcpy(body->token->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
     lien_pool *pool = conn->opts.pool ? conn->opts.pool : conn->ctx->receive_pool;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/channel.h"
+#include "core/check.h"
 #include "core/conn.h"
 #include "core/message.h"
 #include "core/read.h"
@@ -501,7 +502,8 @@ static void lent_by(const struct lien_call *call, lien_buf *const *bufs, size_t 
         lieni_buf_lent_by(bufs[i], LIENI_LENT_BY_CALL, call->conn->id, call->id);
 }
 
-static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct lieni_frame *frame)
+static int lend_read(struct lien_call *call, const lien_call_opts *opts,
+                     const struct lieni_sums *sums, struct lieni_frame *frame)
 {
     struct lien_conn *conn = call->conn;
     uint64_t total = 0;
@@ -522,7 +524,7 @@ static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct 
         call->read[call->n_read] = opts->read[call->n_read];
         call->n_read++;
     }
-    int rc = lieni_grant_open(conn, opts->read, opts->n_read, LIENI_GRANT_BORROWED, NULL,
+    int rc = lieni_grant_open(conn, opts->read, opts->n_read, LIENI_GRANT_BORROWED, NULL, sums,
                               frame->read_keys, &frame->n_read_keys, &call->grant);
     if (rc != 0)
         return rc;
@@ -537,7 +539,7 @@ static int lend_read(struct lien_call *call, const lien_call_opts *opts, struct 
 
 // The arguments' body is a held grant; memory for a large reply is reserved now, or the reply fails. [R22]
 static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
-                       struct lieni_frame *frame)
+                       const struct lieni_sums *sums, struct lieni_frame *frame)
 {
     struct lien_conn *conn = call->conn;
     uint64_t total = 0;
@@ -550,8 +552,8 @@ static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
     if (total > conn->message_max)
         return LIEN_EMSGSIZE;
     if (total > 0)
-        rc = lieni_grant_open(conn, opts->body, opts->n_body, 0, NULL, frame->keys, &frame->n_keys,
-                              &call->args);
+        rc = lieni_grant_open(conn, opts->body, opts->n_body, 0, NULL, sums, frame->keys,
+                              &frame->n_keys, &call->args);
     if (rc == 0 && call->args) {
         call->args->over = args_over;
         call->args->owner = call;
@@ -567,11 +569,12 @@ static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
     return rc;
 }
 
-static int lend(struct lien_call *call, const lien_call_opts *opts, struct lieni_frame *frame)
+static int lend(struct lien_call *call, const lien_call_opts *opts, const struct lieni_sums *sums,
+                struct lieni_frame *frame)
 {
-    int rc = lend_read(call, opts, frame);
+    int rc = lend_read(call, opts, sums ? sums + 1 : NULL, frame);
     if (rc == 0)
-        rc = lend_bodies(call, opts, frame);
+        rc = lend_bodies(call, opts, sums, frame);
     if (rc != 0 || !opts->write)
         return rc;
     rc = call->owner ? 0 : lieni_target_call(opts->write);
@@ -636,8 +639,8 @@ static void take_slot(struct lien_call *call)
 }
 
 int lieni_call_begin(struct lien_conn *conn, const char *method, const void *args, size_t len,
-                     const lien_call_opts *opts, struct lien_channel_call *owner,
-                     struct lien_call **out)
+                     const struct lieni_sums *sums, const lien_call_opts *opts,
+                     struct lien_channel_call *owner, struct lien_call **out)
 {
     int rc = check(conn, method, opts);
     if (rc != 0)
@@ -653,11 +656,12 @@ int lieni_call_begin(struct lien_conn *conn, const char *method, const void *arg
     struct lieni_frame frame = {.kind = LIENI_FRAME_CALL,
                                 .call = call->id,
                                 .deadline_ms = ms,
+                                .sums = sums != NULL,
                                 .method = method,
                                 .method_len = (uint32_t)strlen(method),
                                 .head = args,
                                 .head_len = len};
-    rc = lend(call, opts, &frame);
+    rc = lend(call, opts, sums, &frame);
     if (rc == 0)
         rc = lieni_link_message(conn, &frame, NULL);
     if (rc != 0) {
@@ -681,7 +685,15 @@ int lieni_call_begin(struct lien_conn *conn, const char *method, const void *arg
 int lieni_call_opts(const lien_call_opts *in, lien_call_opts *out)
 {
     lien_call_opts_init(out);
-    return in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
+    int rc = in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
+    return rc == 0 && (out->flags & ~LIEN_CHECKSUM) != 0 ? LIEN_EINVAL : rc;
+}
+
+int lieni_call_sums(lien_ctx *ctx, const lien_call_opts *opts, struct lieni_sums *sums)
+{
+    const struct lieni_summing lists[] = {{opts->body, opts->n_body, &sums[0]},
+                                          {opts->read, opts->n_read, &sums[1]}};
+    return lieni_sums_make(ctx, lists, 2);
 }
 
 int lien_call_start(lien_conn *conn, const char *method, const void *args, size_t len,
@@ -697,8 +709,18 @@ int lien_call_start(lien_conn *conn, const char *method, const void *args, size_
         return rc;
     struct lien_call *call;
     lien_ctx *ctx = conn->ctx;
+    struct lieni_sums sums[2];
+    const bool summed = lieni_sums_wanted(ctx, full.flags);
     lieni_ctx_lock(ctx);
-    rc = lieni_call_begin(conn, method, args, len, &full, NULL, &call);
+    if (summed) { // nothing is hashed for what could not leave
+        rc = check(conn, method, &full);
+        lieni_conn_ref(conn); // another thread may close it meanwhile
+        if (rc == 0)
+            rc = lieni_call_sums(ctx, &full, sums);
+        lieni_conn_unref(conn);
+    }
+    if (rc == 0)
+        rc = lieni_call_begin(conn, method, args, len, summed ? sums : NULL, &full, NULL, &call);
     if (rc == 0) {
         call->has_handle = out != NULL;
         call->refs += out != NULL;
@@ -752,12 +774,19 @@ static int start_wait(struct lien_conn *conn, const char *method, const void *ar
         rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
     if (rc == 0)
         rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    struct lieni_sums sums[2];
+    const bool summed = lieni_sums_wanted(ctx, opts->flags);
     while (rc == 0) {
+        if (summed) // only once there is credit: until then the buffers are the caller's to write
+            rc = check(conn, method, opts);
+        if (rc == 0 && summed)
+            rc = lieni_call_sums(ctx, opts, sums);
         uint64_t now = lieni_ctx_now(ctx);
         if (now >= deadline)
             return LIEN_ETIMEDOUT;
         opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
-        rc = lieni_call_begin(conn, method, args, len, opts, NULL, call);
+        if (rc == 0)
+            rc = lieni_call_begin(conn, method, args, len, summed ? sums : NULL, opts, NULL, call);
         if (rc != LIEN_EAGAIN)
             return rc;
         rc = lieni_ctx_wait_locked(ctx, deadline);

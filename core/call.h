@@ -135,10 +135,14 @@ void lieni_calls_end(struct lien_conn *conn, int status, bool gone);
 void lieni_calls_gone(struct lien_conn *conn);
 
 // -- Calls of ours --
+struct lieni_sums;
 // As lien_call_start(), for a channel's call (NULL: an application's), under the lock; the frame leaves with the next lieni_link_pump(). The owner has lent the write space.
+// `sums`: two, the checksums of the body's buffers, and of the read space's; or NULL.
 int lieni_call_begin(struct lien_conn *conn, const char *method, const void *args, size_t len,
-                     const lien_call_opts *opts, struct lien_channel_call *owner,
-                     struct lien_call **call);
+                     const struct lieni_sums *sums, const lien_call_opts *opts,
+                     struct lien_channel_call *owner, struct lien_call **call);
+// Those, with the lock held on entry and exit.
+int lieni_call_sums(lien_ctx *ctx, const lien_call_opts *opts, struct lieni_sums *sums);
 // Ends it unless it ended.
 void lieni_call_give_up(struct lien_call *call, int status);
 struct lien_call *lieni_call_find(struct lien_conn *conn, uint64_t id); // that runs, or NULL
@@ -150,9 +154,9 @@ void lieni_call_unref(struct lien_call *call);
 void lieni_call_write_over(struct lien_call *call, int status);
 int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *frame);
 void lieni_call_writes_end(struct lien_conn *conn); // none is answered any more
-// Gives up a WRITE to this call that is not complete.
 // The caller's options (NULL: none) on top of the defaults. LIEN_EINVAL, LIEN_ENOTSUP: a size or field that this library does not know.
 int lieni_call_opts(const lien_call_opts *in, lien_call_opts *out);
+// Gives up a WRITE to this call that is not complete.
 void lieni_call_assembly_stop(struct lien_conn *conn, uint64_t call);
 void lieni_call_write_stop(struct lien_call *call, int status);
 // For observers: a READ into its space runs, and its space is what call->space says. In the middle of that READ's end the space may be gone already.

@@ -182,6 +182,7 @@ static int begin(struct lien_conn *conn, const struct lieni_frame *frame)
                                            .conn = conn->id,
                                            .name = frame->name,
                                            .total = frame->total,
+                                           .sums = frame->sums,
                                            .n_keys = frame->n_keys};
     memcpy(w->source->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
     lieni_list_init(&w->node);

@@ -86,7 +86,8 @@ struct lien_channel_call {
         [2 *
          LIEN_BUFS_MAX]; // those of read, then of body, each borrowed by us as long as the call may be sent
     uint32_t n_read, n_body;
-    bool space_held; // opts.write is lent to us, no inner call has it
+    struct lieni_sums *sums; // as lieni_call_begin() has them, or NULL
+    bool space_held;         // opts.write is lent to us, no inner call has it
     uint64_t deadline;
     struct lieni_timer timer;
     struct lien_call *inner; // while RUNNING; a reference

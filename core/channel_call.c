@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
 #include "core/message.h"
 #include "core/target.h"
 #include "core/verify.h"
@@ -49,6 +50,7 @@ void lieni_ccall_unref(struct lien_channel_call *call)
     struct lien_channel *channel = call->channel;
     free(call->method);
     free(call->args);
+    free(call->sums);
     free(call);
     lieni_channel_unref(channel);
 }
@@ -230,7 +232,8 @@ static int start_inner(struct lien_channel_call *call, struct lien_conn *conn)
     opts.on_done = NULL;
     opts.on_released = NULL;
     freed_ones(call, freed, false);
-    int rc = lieni_call_begin(conn, call->method, call->args, call->len, &opts, call, &call->inner);
+    int rc = lieni_call_begin(conn, call->method, call->args, call->len, call->sums, &opts, call,
+                              &call->inner);
     freed_ones(call, freed, true);
     if (rc != 0)
         return rc;
@@ -343,8 +346,28 @@ static struct lien_channel_call *call_new(struct lien_channel *channel, const ch
     return call;
 }
 
+// Hashes once for as often as it is sent. *sums: to be freed, or NULL. The channel may be closed meanwhile: the caller has a reference, and looked whether the call can begin.
+static int make_sums(struct lien_channel *channel, const lien_call_opts *opts,
+                     struct lieni_sums **sums)
+{
+    *sums = NULL;
+    if (!lieni_sums_wanted(channel->ctx, opts->flags))
+        return 0;
+    struct lieni_sums *made = calloc(2, sizeof(*made));
+    if (!made)
+        return LIEN_ENOMEM;
+    int rc = lieni_call_sums(channel->ctx, opts, made);
+    if (rc == 0)
+        *sums = made;
+    else
+        free(made);
+    return rc;
+}
+
+// *sums moves if it succeeds.
 static int start(struct lien_channel *channel, const char *method, const void *args, size_t len,
-                 const lien_call_opts *opts, struct lien_channel_call **out)
+                 const lien_call_opts *opts, struct lieni_sums **sums,
+                 struct lien_channel_call **out)
 {
     lien_ctx *ctx = channel->ctx;
     int rc = check(channel, method, len, opts);
@@ -359,6 +382,8 @@ static int start(struct lien_channel *channel, const char *method, const void *a
         lieni_ccall_unref(call);
         return rc;
     }
+    call->sums = *sums;
+    *sums = NULL;
     call->opts = *opts;
     call->wants_reply = opts->on_done != NULL;
     uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
@@ -388,13 +413,21 @@ int lien_channel_call_start(lien_channel *channel, const char *method, const voi
     struct lien_channel_call *call;
     lien_ctx *ctx = channel->ctx;
     lieni_ctx_lock(ctx);
-    rc = start(channel, method, args, len, &full, &call);
+    channel->refs++; // another thread may close it while bytes are hashed
+    struct lieni_sums *sums = NULL;
+    rc = check(channel, method, len, &full);
+    if (rc == 0)
+        rc = make_sums(channel, &full, &sums);
+    if (rc == 0)
+        rc = start(channel, method, args, len, &full, &sums, &call);
+    free(sums);
     if (rc == 0) {
         call->refs += out != NULL;
         if (out)
             *out = call;
         lieni_channel_send(channel);
     }
+    lieni_channel_unref(channel);
     lieni_ctx_unlock(ctx);
     return rc;
 }
@@ -441,14 +474,21 @@ static int start_wait(struct lien_channel *channel, const char *method, const vo
     if (rc == 0 && opts->body)
         rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
     while (rc == 0) {
+        struct lieni_sums *sums = NULL;
+        rc = check(channel, method, len, opts);
+        if (rc == 0) // only once there is room: until then the buffers are the caller's to write
+            rc = make_sums(channel, opts, &sums);
         uint64_t now = lieni_ctx_now(ctx);
-        if (now >= deadline)
-            return LIEN_EAGAIN;
-        opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
-        rc = start(channel, method, args, len, opts, call);
+        if (rc == 0 && now >= deadline)
+            rc = LIEN_ETIMEDOUT;
+        if (rc == 0) {
+            opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+            rc = start(channel, method, args, len, opts, &sums, call);
+        }
+        free(sums);
         if (rc != LIEN_EAGAIN)
-            return rc;
-        rc = lieni_ctx_wait_locked(ctx, deadline);
+            break;
+        rc = now >= deadline ? LIEN_ETIMEDOUT : lieni_ctx_wait_locked(ctx, deadline);
     }
     return rc == LIEN_ETIMEDOUT ? LIEN_EAGAIN : rc;
 }

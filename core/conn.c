@@ -247,6 +247,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->group_node);
     lieni_list_init(&conn->watch_node);
     lieni_list_init(&conn->live_grants);
+    lieni_list_init(&conn->exposures);
     lieni_list_init(&conn->grant_handles);
     lieni_list_init(&conn->read_handles);
     lieni_list_init(&conn->revokes);
@@ -292,6 +293,7 @@ int lieni_conn_new(lien_ctx *ctx, const lien_conn_opts *opts, struct lien_conn *
     conn->object = LIENI_OBJECT_CONN;
     conn->ctx = ctx;
     conn->opts = *opts;
+    conn->serial = ++ctx->conns_made;
     init_lists(conn);
     int rc = 0;
     if (ctx->options.trace > 0)
@@ -354,6 +356,20 @@ int lieni_conn_opts_check(const lien_ctx *ctx, const lien_conn_opts *in, lien_co
     return check_opts(ctx, in, out);
 }
 
+// The host of "host:port" or "[host]:port", which net found well formed.
+static void keep_host(struct lien_conn *conn, const char *address)
+{
+    const char *end = strrchr(address, ':');
+    bool bracket = address[0] == '[';
+    size_t len = end ? (size_t)(end - address) : strlen(address);
+    if (bracket && len >= 2) {
+        address++;
+        len -= 2;
+    }
+    if (len < sizeof(conn->dialled))
+        memcpy(conn->dialled, address, len);
+}
+
 int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
                            bool quiet, struct lien_conn **out)
 {
@@ -371,6 +387,7 @@ int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_o
         return rc;
     }
     strncpy(conn->peer, address, sizeof(conn->peer) - 1);
+    keep_host(conn, address);
     conn->quiet = quiet;
     conn->has_handle = true;
     lieni_conn_ref(conn); // the handle's
@@ -482,6 +499,11 @@ int lien_conn_close_wait(lien_conn **slot, uint32_t timeout_ms)
     lieni_conn_unref(conn);
     lieni_ctx_unlock(ctx);
     return rc;
+}
+
+lien_ctx *lien_conn_ctx(const lien_conn *conn)
+{
+    return conn && !lieni_ctx_forked(conn->ctx) ? conn->ctx : NULL;
 }
 
 int lien_conn_info_get(lien_conn *conn, lien_conn_info *info)

@@ -67,7 +67,9 @@ struct lien_conn {
     struct lieni_timer timer; // of the state
     uint64_t destroy_wait;    // ns until the next try
 
-    uint64_t id;
+    uint64_t id; // what the server said: another connection may have the same
+    uint64_t
+        serial; // counts the connections of the ctx from 1: no peer chooses it, and it is never used again
     bool server;   // accepted, not opened: tells tokens of the two sides apart
     char peer[96]; // host:port of the bootstrap
     char peer_host[96];
@@ -77,7 +79,8 @@ struct lien_conn {
     bool soft; // the NIC is software
     struct {
         uint64_t messages_sent, messages_received, reads_done, reads_failed, read_bytes;
-    } counts;                       // of lien_conn_info
+    } counts;          // of lien_conn_info
+    char dialled[256]; // host that the application named; "": accepted, or too long to be one
     struct lien_listener *listener; // until it is given to the application; a reference
     struct lieni_node listen_node;
     struct lien_listener *accepted_by; // while on_accept is due; a reference
@@ -98,6 +101,8 @@ struct lien_conn {
 
     struct lieni_grant_table grants;
     struct lieni_node live_grants;
+    struct lieni_node exposures; // buffers whose keys the peer may still know (LIEN_REUSE_PROVEN)
+    uint32_t n_checks;           // reads whose checksums are being compared: the end waits for them
     struct lieni_node revokes;
     uint64_t grants_bytes;
     uint32_t n_grants;

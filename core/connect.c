@@ -3,6 +3,7 @@
 // How a connection is made: the bootstrap stream carries the handshake (handshake.h), both sides take the same provider, the server opens a fresh
 // fabric listener for this one peer (R20), and the endpoint comes up. Under the state lock, in progress context.
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,7 +66,7 @@ static int start_handshake(struct lien_conn *conn, bool server)
     conn->hs = calloc(1, sizeof(*conn->hs));
     if (!conn->hs)
         return LIEN_ENOMEM;
-    return lieni_hs_start(conn->hs, server, &offer, seed);
+    return lieni_hs_start(conn->hs, server, &offer, seed, ctx->keys);
 }
 
 // Sends what the handshake has to say; the rest when the stream is writable.
@@ -104,6 +105,16 @@ static void agree(struct lien_conn *conn)
     memcpy(conn->peer_instance, hs->peer.nonce, sizeof(conn->peer_instance));
 }
 
+// A body is one READ, so what the provider moves in one bounds both directions: sender and receiver know the provider.
+static void bound_bodies(struct lien_conn *conn)
+{
+    uint64_t most = conn->ops->traits->read_batch_max;
+    if (most == 0)
+        return;
+    conn->message_max = conn->message_max < most ? conn->message_max : most;
+    conn->body_max = conn->body_max < most ? conn->body_max : most;
+}
+
 // Undoes what prepare() did for an endpoint that was never made.
 static void unprepare(struct lien_conn *conn)
 {
@@ -139,17 +150,20 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     conn->soft = local.soft;
     agree(conn);
     conn->ops = slot->ops;
-    conn->reads_max = slot->ops->traits->reads_max;
+    bound_bodies(conn);
+    conn->reads_max = conn->nic->limits.reads_max;
     if (ctx->options.reads_per_nic < conn->reads_max) // more are never in flight; it sizes queues
         conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
-    if (conn->hs->peer.read_depth && conn->hs->peer.read_depth < conn->reads_max)
+    // The peer speaks of its device: that matters where ours is of such a kind, too.
+    if (slot->ops->read_depth(slot->prov, local.address) != 0 && conn->hs->peer.read_depth != 0 &&
+        conn->hs->peer.read_depth < conn->reads_max)
         conn->reads_max = conn->hs->peer.read_depth;
     uint32_t calls = conn->hs->local.call_credits < conn->hs->peer.call_credits
                          ? conn->hs->local.call_credits
                          : conn->hs->peer.call_credits;
     uint32_t posts = calls + conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
                      conn->reads_max;
-    if (posts > slot->ops->traits->posts_max)
+    if (posts > conn->nic->limits.posts_max)
         rc = LIEN_ELIMIT;
     if (rc == 0)
         rc = lieni_wrs_open(&conn->wrs, posts, conn->id);
@@ -190,6 +204,8 @@ static int make_endpoint(struct lien_conn *conn)
     int rc = prepare(conn, &args, &recvs);
     if (rc != 0)
         return rc;
+    const struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_providers_agreed(conn->ctx, conn->hs, &at);
     if (conn->hs->server) {
         args.host = conn->fabric_host;
         rc = conn->ops->listen(conn->nic->domain, &args, &conn->ep, &port);
@@ -197,6 +213,7 @@ static int make_endpoint(struct lien_conn *conn)
         // An empty host is the address that the bootstrap reached.
         args.host = conn->hs->host[0] ? conn->hs->host : conn->peer_host;
         args.port = conn->hs->port;
+        args.name = conn->dialled[0] ? conn->dialled : NULL;
         rc = conn->ops->connect(conn->nic->domain, &args, &conn->ep);
     }
     free(recvs);
@@ -399,8 +416,6 @@ void lieni_conn_on_up(struct lien_conn *conn)
     conn->was_open = true;
     lieni_timer_clear(&ctx->timers, &conn->timer);
     lieni_conn_fabric_over(conn);
-    const struct lieni_log_at agreed = lieni_conn_at(conn, 0);
-    lieni_providers_agreed(ctx, conn->hs, &agreed);
     free(conn->hs);
     conn->hs = NULL;
     if (conn->half_open)

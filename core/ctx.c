@@ -3,6 +3,7 @@
 // See ctx.h.
 
 #include "core/ctx.h"
+#include "core/check.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -317,7 +318,9 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
     if (rc != 0)
         return rc;
     lieni_log_set_level(ctx->log, ctx->options.log_level);
-    rc = lieni_select_open(&ctx->select, &ctx->options, &ctx->platform, ctx->log);
+    rc = lieni_keyring_open(opts->psks, opts->n_psks, ctx->options.psk_file, ctx->log, &ctx->keys);
+    if (rc == 0)
+        rc = lieni_select_open(&ctx->select, &ctx->options, &ctx->platform, ctx->log);
     if (rc != 0)
         return rc;
     ctx->platform.env.random(ctx->platform.env.self, ctx->instance, sizeof(ctx->instance));
@@ -420,8 +423,12 @@ static void close_nics(lien_ctx *ctx)
 static void close_parts(lien_ctx *ctx)
 {
     lieni_progress_stop(ctx);
-    if (ctx->beat.fire)
+    lieni_check_close(ctx);
+    if (ctx->beat.fire) {
+        lieni_ctx_lock(ctx); // a callback that is not back yet arms timers as it gives the lock up
         lieni_timer_fini(&ctx->timers, &ctx->beat);
+        lieni_ctx_unlock(ctx);
+    }
     close_nics(ctx);
     for (unsigned i = 0; i < ctx->n_provs; i++)
         ctx->provs[i].ops->close(ctx->provs[i].prov);
@@ -448,6 +455,8 @@ static void close_parts(lien_ctx *ctx)
     if (ctx->dispatch)
         lieni_dispatch_close(ctx->dispatch);
     lieni_progress_close(ctx);
+    lieni_keyring_close(ctx->keys);
+    ctx->keys = NULL;
     if (ctx->log)
         lieni_log_close(ctx->log);
 }
@@ -561,6 +570,7 @@ int lien_ctx_stats_get(lien_ctx *ctx, lien_ctx_stats *stats)
     now.quarantined_bytes = ctx->quarantine.bytes;
     now.quarantined_total = ctx->quarantine.total;
     now.pool_bytes = lieni_mem_bytes_out(ctx->mem);
+    now.exposed_bytes = lieni_mem_bytes_exposed(ctx->mem);
     now.log_dropped = lieni_log_dropped(ctx->log);
     now.guard_skipped = lieni_mem_guard_skipped(ctx->mem);
     for (struct lieni_node *n = ctx->conns.next; n != &ctx->conns; n = n->next)

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/access.h"
 #include "core/dispatch.h"
 #include "core/list.h"
 #include "core/log.h"
@@ -22,7 +23,7 @@
 #include "core/select.h"
 #include "core/timer.h"
 
-#define LIENI_PROVS_MAX 8
+#define LIENI_PROVS_MAX 16
 // Endpoints that may be on their way at once; more connections wait for their turn.
 #define LIENI_FABRIC_MAX 64u
 
@@ -56,10 +57,13 @@ struct lien_ctx {
     struct lieni_platform platform;
     struct lieni_options options;
     struct lieni_select select;
+    struct lieni_keyring *keys; // pre-shared, or NULL
     struct lieni_log *log;
     struct lieni_dispatch *dispatch;
     struct lieni_strand *strand; // for log lines made in progress context
     struct lieni_task log_task;
+    struct lieni_dispatch *checker;    // check.c: one thread, from the first large checksum on
+    struct lieni_strand *check_strand; // its
     struct lieni_timers timers;
     struct lieni_mem_root *mem;
     lien_pool *receive_pool; // bodies of messages, when the application names no pool
@@ -70,6 +74,7 @@ struct lien_ctx {
 
     struct lieni_node nics;
     struct lieni_node conns;          // all that are not freed
+    uint64_t conns_made;              // the serial of the last one
     struct lieni_node listeners;      // the same
     struct lieni_node work;           // connections that need progress context
     struct lieni_node channels;       // until their last callback ran

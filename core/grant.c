@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
 #include "core/conn.h"
 #include "core/read.h"
 
@@ -106,6 +107,8 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
         *bytes += lien_buf_len(bufs[i]);
     }
     int rc = lieni_bufs_may_leave(bufs, n, own); // [R15]
+    if (rc == 0)
+        rc = lieni_bufs_may_expose(bufs, n, conn->serial); // [R16]
     if (rc != 0 || (flags & LIENI_GRANT_BORROWED))
         return rc;
     struct lieni_log_at at = lieni_conn_at(conn, 0);
@@ -157,7 +160,7 @@ static void unborrow(struct lien_grant *grant, uint32_t n)
 static int region(struct lien_grant *grant, uint32_t i, struct lieni_region *r)
 {
     struct lien_conn *conn = grant->conn;
-    if (!(grant->flags & LIEN_REVOCABLE))
+    if (!(grant->flags & LIEN_REVOCABLE) && !lieni_buf_proven(grant->bufs[i]))
         return lieni_buf_region(grant->bufs[i], conn->ops, conn->nic->domain, r);
     int rc = lieni_buf_own_region(grant->bufs[i], conn->ops, conn->nic->domain, r);
     if (rc == 0)
@@ -178,7 +181,8 @@ static bool close_own(struct lien_grant *grant)
     return all;
 }
 
-static int fill_keys(struct lien_grant *grant, struct lieni_key *keys, uint32_t *n_keys)
+static int fill_keys(struct lien_grant *grant, const struct lieni_sums *sums,
+                     struct lieni_key *keys, uint32_t *n_keys)
 {
     *n_keys = 0;
     for (uint32_t i = 0; i < grant->n; i++) {
@@ -189,7 +193,8 @@ static int fill_keys(struct lien_grant *grant, struct lieni_key *keys, uint32_t 
         int rc = region(grant, i, &r);
         if (rc != 0)
             return rc;
-        keys[(*n_keys)++] = (struct lieni_key){.addr = r.addr, .key = r.key, .len = len};
+        keys[(*n_keys)++] = (struct lieni_key){
+            .addr = r.addr, .key = r.key, .len = len, .sum = sums ? sums->of[i] : 0};
     }
     return 0;
 }
@@ -205,6 +210,14 @@ static void grant_free(struct lien_grant *grant)
     free(grant);
 }
 
+static bool any_proven(lien_buf *const *bufs, size_t n)
+{
+    bool any = false;
+    for (size_t i = 0; i < n; i++)
+        any = any || lieni_buf_proven(bufs[i]);
+    return any;
+}
+
 static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *bufs, size_t n,
                                     unsigned flags)
 {
@@ -212,10 +225,10 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
     if (!grant)
         return NULL;
     grant->bufs = calloc(n, sizeof(lien_buf *));
-    grant->own = flags & LIEN_REVOCABLE ? calloc(n, sizeof(struct lieni_mr *)) : NULL;
+    const bool own = (flags & LIEN_REVOCABLE) != 0 || any_proven(bufs, n);
+    grant->own = own ? calloc(n, sizeof(struct lieni_mr *)) : NULL;
     grant->pins = flags & LIENI_GRANT_BORROWED ? calloc(n, sizeof(struct lieni_pin *)) : NULL;
-    if (!grant->bufs || (!grant->own && (flags & LIEN_REVOCABLE)) ||
-        (!grant->pins && (flags & LIENI_GRANT_BORROWED)) ||
+    if (!grant->bufs || (!grant->own && own) || (!grant->pins && (flags & LIENI_GRANT_BORROWED)) ||
         lieni_timer_init(&conn->ctx->timers, &grant->release_timer, release_overdue) != 0) {
         grant_free(grant);
         return NULL;
@@ -232,8 +245,8 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
 }
 
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                     const struct lieni_doubt *own, struct lieni_key *keys, uint32_t *n_keys,
-                     struct lien_grant **out)
+                     const struct lieni_doubt *own, const struct lieni_sums *sums,
+                     struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **out)
 {
     uint64_t bytes;
     int rc = check(conn, bufs, n, flags, own, &bytes);
@@ -248,9 +261,14 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
         borrowed += rc == 0;
     }
     if (rc == 0)
-        rc = fill_keys(grant, keys, n_keys);
+        rc = fill_keys(grant, sums, keys, n_keys);
     if (rc == 0)
+        rc = lieni_bufs_expose(bufs, n, conn->serial, conn->id, &conn->exposures);
+    if (rc == 0) {
         rc = name_take(&conn->grants, grant);
+        if (rc != 0)
+            lieni_bufs_unexpose(bufs, n, conn->serial); // a refused grant changes nothing
+    }
     if (rc != 0) {
         // A region that would not close can still be read: what it covers must not go home.
         bool closed = close_own(grant);
@@ -353,6 +371,7 @@ static void over(struct lien_grant *grant)
 void lieni_grant_untold(struct lien_grant *grant)
 {
     struct lieni_grant_slot *slot = &grant->conn->grants.slots[grant->name.slot];
+    lieni_bufs_unexpose(grant->bufs, grant->n, grant->conn->serial);
     over(grant);
     slot->gen--; // the peer expects this generation next
 }
@@ -389,6 +408,7 @@ void lieni_grants_end(struct lien_conn *conn, bool proven)
         close_own(grant); // or they would keep the domain from closing
         lost(grant);
     }
+    lieni_exposures_end(&conn->exposures, conn->nic->domain, proven);
 }
 
 static void release_overdue(struct lieni_timer *timer)
@@ -406,7 +426,8 @@ void lieni_grant_revoke(struct lien_grant *grant)
         return;
     struct lien_conn *conn = grant->conn;
     set_state(grant, LIENI_GRANT_ASKED);
-    close_own(grant); // from now on a READ of it is refused by the provider; mapped it stays
+    if (grant->flags & LIEN_REVOCABLE)
+        close_own(grant); // from now on a READ of it is refused by the provider; mapped it stays
     if (lieni_conn_usable(conn) != 0 && conn->state != LIENI_CONN_ENDING)
         return;
     lieni_list_append(&conn->revokes, &grant->revoke_node);
@@ -565,7 +586,7 @@ static int grant_opts(const lien_grant_opts *in, lien_grant_opts *out)
 {
     lien_grant_opts_init(out);
     int rc = in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
-    if (rc == 0 && (out->flags & ~LIEN_REVOCABLE) != 0)
+    if (rc == 0 && (out->flags & ~(LIEN_REVOCABLE | LIEN_CHECKSUM)) != 0)
         rc = LIEN_EINVAL;
     return rc;
 }
@@ -577,13 +598,14 @@ static uint64_t token_conn(const struct lien_conn *conn, bool server_grants)
 }
 
 static int open_public(struct lien_conn *conn, lien_buf *const *bufs, size_t n,
-                       const lien_grant_opts *opts, lien_token *token, struct lien_grant **out)
+                       const lien_grant_opts *opts, const struct lieni_sums *sums,
+                       lien_token *token, struct lien_grant **out)
 {
-    struct lieni_token_data data = {.kind = LIENI_TOKEN_HELD,
-                                    .conn = token_conn(conn, conn->server)};
+    struct lieni_token_data data = {
+        .kind = LIENI_TOKEN_HELD, .sums = sums != NULL, .conn = token_conn(conn, conn->server)};
     int rc = lieni_conn_usable(conn);
     if (rc == 0)
-        rc = lieni_grant_open(conn, bufs, n, opts->flags, NULL, data.keys, &data.n_keys, out);
+        rc = lieni_grant_open(conn, bufs, n, opts->flags, NULL, sums, data.keys, &data.n_keys, out);
     if (rc != 0)
         return rc;
     struct lien_grant *grant = *out;
@@ -608,9 +630,18 @@ int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n, const lien
     int rc = grant_opts(opts, &full);
     if (rc != 0)
         return rc;
-    lieni_ctx_lock(conn->ctx);
-    rc = open_public(conn, bufs, n, &full, token, grant);
-    lieni_ctx_unlock(conn->ctx);
+    struct lieni_sums sums;
+    const bool summed = lieni_sums_wanted(conn->ctx, full.flags);
+    lien_ctx *ctx = conn->ctx;
+    lieni_ctx_lock(ctx);
+    lieni_conn_ref(conn); // another thread may close it meanwhile
+    rc = lieni_conn_usable(conn);
+    if (rc == 0 && summed)
+        rc = lieni_sums_make(ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
+    if (rc == 0)
+        rc = open_public(conn, bufs, n, &full, summed ? &sums : NULL, token, grant);
+    lieni_conn_unref(conn);
+    lieni_ctx_unlock(ctx);
     return rc;
 }
 
@@ -691,7 +722,8 @@ int lien_token_open(lien_conn *conn, const void *token, size_t len, lien_token_i
                                  .grant = lieni_name_id(data.name),
                                  .len = data.total,
                                  .bufs = data.n_keys,
-                                 .held = data.kind == LIENI_TOKEN_HELD};
+                                 .held = data.kind == LIENI_TOKEN_HELD,
+                                 .checksum = data.sums};
     memcpy(info, &now, info->size < sizeof(now) ? info->size : sizeof(now));
     return 0;
 }

@@ -33,7 +33,7 @@ struct lien_grant {
     unsigned flags;
     uint32_t n;
     lien_buf **bufs;
-    struct lieni_mr **own;   // LIEN_REVOCABLE: regions of its own
+    struct lieni_mr **own;   // LIEN_REVOCABLE, LIEN_REUSE_PROVEN: regions of its own; or NULL
     struct lieni_pin **pins; // LIENI_GRANT_BORROWED: instead of borrows; NULL entries are over
     uint64_t bytes;
     void (*on_released)(void *arg, int status);
@@ -47,6 +47,8 @@ struct lien_grant {
     unsigned refs;                 // handle; table; released task
     struct lieni_node handle;      // conn->grant_handles, while the application has it
 };
+
+struct lieni_sums;
 
 struct lieni_grant_slot {
     struct lien_grant *grant; // NULL: free
@@ -76,10 +78,10 @@ struct lieni_import_table {
 
 // -- Owner --
 // As lien_grant_open, with the lock held; `keys` gets what the peer needs, *n_keys entries (empty buffers have none). All that leaves in buffers passes here: LIEN_EUNVERIFIED if nobody vouched for
-// bytes of them, but for those of `own` (or NULL), which the peer checks by taking them.
+// bytes of them, but for those of `own` (or NULL), which the peer checks by taking them. `sums`: checksums that the keys are to carry, or NULL.
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
-                     const struct lieni_doubt *own, struct lieni_key *keys, uint32_t *n_keys,
-                     struct lien_grant **grant);
+                     const struct lieni_doubt *own, const struct lieni_sums *sums,
+                     struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **grant);
 void lieni_grant_revoke(struct lien_grant *grant);
 // A borrowed grant's call ended, and the peer knows or will: the release is due within release_ms.
 void lieni_grant_call_over(struct lien_grant *grant);

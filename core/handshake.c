@@ -17,12 +17,19 @@
 
 #define MESSAGE_HEADER 4u // type 1, zero 1, length 2 of the body
 #define NAME_BYTES     32u
-#define MAC_BYTES      32u
 
 enum message_type {
     MESSAGE_OFFER = 1,
     MESSAGE_PLACE = 2,
-    MESSAGE_REFUSE = 3
+    MESSAGE_REFUSE = 3,
+    MESSAGE_PROOF = 4
+};
+
+// Offsets in PROOF.
+enum {
+    PROOF_SELECT = 0,
+    PROOF_MAC = 32,
+    PROOF_BYTES = 64
 };
 
 // Offsets in PLACE.
@@ -49,6 +56,7 @@ enum {
 _Static_assert(sizeof((struct lieni_handshake *)0)->host == HOST_MAX + 1, "host and its NUL");
 _Static_assert(CM_ZERO <= LIENI_CM_DATA, "version, session and MAC fit the private data");
 _Static_assert(LIENI_PREAMBLE + MESSAGE_HEADER <= 16, "the largest message fits hs->in");
+_Static_assert(PLACE_HOST + HOST_MAX + LIENI_MAC <= LIENI_OFFER_MAX, "no message is larger");
 
 // No text protocol begins with a byte above 0x7f, no TLS record with 0xc7, and a stream that was treated as text loses the CR or the 0.
 static const uint8_t preamble[LIENI_PREAMBLE] = {0xc7, 'L', 'I', 'E', 'N', '\r', '\n', 0};
@@ -56,7 +64,8 @@ static const uint8_t preamble[LIENI_PREAMBLE] = {0xc7, 'L', 'I', 'E', 'N', '\r',
 #define TO(state) (1u << LIENI_HS_##state)
 static const unsigned may_enter[] = {
     [LIENI_HS_CLIENT_WAIT] = TO(READY) | TO(FAILED),
-    [LIENI_HS_SERVER_WAIT] = TO(SERVER_PLACE) | TO(FOREIGN) | TO(FAILED),
+    [LIENI_HS_SERVER_WAIT] = TO(SERVER_PROOF) | TO(SERVER_PLACE) | TO(FOREIGN) | TO(FAILED),
+    [LIENI_HS_SERVER_PROOF] = TO(SERVER_PLACE) | TO(FAILED),
     [LIENI_HS_SERVER_PLACE] = TO(READY) | TO(FAILED),
     [LIENI_HS_READY] = 0,
     [LIENI_HS_FOREIGN] = 0,
@@ -157,6 +166,98 @@ static uint16_t common_version(const struct lieni_handshake *hs)
                                                         : hs->peer.version_max;
 }
 
+// -- Keys --------------------------------------------------------------------------------------------------------------------------
+
+enum {
+    PARTS = 5
+};
+
+// What every MAC of the bootstrap is over, in this order: what it is for, version, both offers as they went over the wire; `last` is the caller's.
+static void make_mac(const struct lieni_handshake *hs, enum lieni_mac_use use, const char *label,
+                     const uint8_t *head, size_t head_len, const uint8_t *last, size_t last_len,
+                     uint8_t mac[LIENI_MAC])
+{
+    const struct lieni_mac_part local = {hs->local_bytes, hs->local_len};
+    const struct lieni_mac_part peer = {hs->peer_bytes, hs->peer_len};
+    const struct lieni_mac_part parts[PARTS] = {{label, strlen(label)},
+                                                {head, head_len},
+                                                hs->server ? peer : local,
+                                                hs->server ? local : peer,
+                                                {last, last_len}};
+    lieni_mac(hs->keys, hs->key, use, parts, PARTS, mac);
+}
+
+static void proof_mac(const struct lieni_handshake *hs, uint8_t mac[LIENI_MAC])
+{
+    const uint8_t version = (uint8_t)common_version(hs);
+    make_mac(hs, LIENI_MAC_PROOF, "lien proof", &version, 1, NULL, 0, mac);
+}
+
+static void place_mac(const struct lieni_handshake *hs, const uint8_t *place, size_t len,
+                      uint8_t mac[LIENI_MAC])
+{
+    const uint8_t version = (uint8_t)common_version(hs);
+    make_mac(hs, LIENI_MAC_PLACE, "lien place", &version, 1, place, len, mac);
+}
+
+// A key is named by a MAC over the two nonces: it says nothing to who does not have the key, and is another each time.
+static void select_parts(const struct lieni_handshake *hs, struct lieni_mac_part parts[3])
+{
+    static const char label[] = "lien key";
+    const struct lieni_offer *client = hs->server ? &hs->peer : &hs->local;
+    const struct lieni_offer *server = hs->server ? &hs->local : &hs->peer;
+    parts[0] = (struct lieni_mac_part){label, sizeof label - 1};
+    parts[1] = (struct lieni_mac_part){client->nonce, sizeof client->nonce};
+    parts[2] = (struct lieni_mac_part){server->nonce, sizeof server->nonce};
+}
+
+static void queue_proof(struct lieni_handshake *hs)
+{
+    struct lieni_mac_part parts[3];
+    uint8_t *body = queue_message(hs, MESSAGE_PROOF, PROOF_BYTES);
+    select_parts(hs, parts);
+    lieni_mac(hs->keys, hs->key, LIENI_MAC_SELECT, parts, 3, body + PROOF_SELECT);
+    proof_mac(hs, body + PROOF_MAC);
+}
+
+// Both have keys, or neither: nobody falls back to less than it was told to ask for.
+static bool keys_meet(struct lieni_handshake *hs)
+{
+    if (hs->peer.keyed == (hs->keys != NULL))
+        return true;
+    fail_as(hs, LIEN_EAUTH,
+            hs->keys ? "this side requires a pre-shared key, the peer has none (option psk_file)"
+                     : "the peer requires a pre-shared key, this side has none (option psk_file)");
+    return false;
+}
+
+static void on_proof(struct lieni_handshake *hs, const uint8_t *body, size_t len)
+{
+    struct lieni_mac_part parts[3];
+    uint8_t mac[LIENI_MAC];
+    if (len != PROOF_BYTES) {
+        fail_as(hs, LIEN_EPROTO, "the peer's PROOF has not 64 bytes");
+        return;
+    }
+    select_parts(hs, parts);
+    const int key = lieni_mac_find(hs->keys, LIENI_MAC_SELECT, parts, 3, body + PROOF_SELECT);
+    if (key < 0) {
+        fail_as(hs, LIEN_EAUTH, "the peer's pre-shared key is none of this side's");
+        return;
+    }
+    hs->key = (unsigned)key;
+    proof_mac(hs, mac);
+    if (!lieni_mac_same(mac, body + PROOF_MAC)) {
+        fail_as(hs, LIEN_EAUTH,
+                "the peer's pre-shared key fits, its proof does not: an offer was changed on the "
+                "way");
+        return;
+    }
+    enter(hs, LIENI_HS_SERVER_PLACE);
+}
+
+// -- Offers and places ---------------------------------------------------------------------------------------------------------------
+
 // The rule of both sides: the first provider of the client's list that the server has.
 static bool choose_provider(struct lieni_handshake *hs)
 {
@@ -200,6 +301,8 @@ static void on_offer(struct lieni_handshake *hs, const uint8_t *body, size_t len
     }
     memcpy(hs->peer_bytes, body, len);
     hs->peer_len = len;
+    if (!keys_meet(hs))
+        return;
     if (!choose_provider(hs)) {
         say(hs, "no provider in common: this side offers ");
         say_providers(hs, &hs->local);
@@ -210,7 +313,9 @@ static void on_offer(struct lieni_handshake *hs, const uint8_t *body, size_t len
     }
     if (hs->server) {
         queue_greeting(hs);
-        enter(hs, LIENI_HS_SERVER_PLACE);
+        enter(hs, hs->keys ? LIENI_HS_SERVER_PROOF : LIENI_HS_SERVER_PLACE);
+    } else if (hs->keys) {
+        queue_proof(hs);
     }
 }
 
@@ -255,8 +360,31 @@ static void set_session(struct lieni_handshake *hs, const uint8_t session[LIENI_
     hs->conn_id = lieni_get64(session);
 }
 
+// Whether the server has our key too, and sent this PLACE as it came. What is left of `len` is the place itself.
+static bool place_proved(struct lieni_handshake *hs, const uint8_t *body, size_t *len)
+{
+    uint8_t mac[LIENI_MAC];
+    if (!hs->keys)
+        return true;
+    if (*len < PLACE_HOST + LIENI_MAC) {
+        fail_as(hs, LIEN_EPROTO,
+                "the peer's PLACE is malformed: it is shorter than its 84 byte fixed part");
+        return false;
+    }
+    *len -= LIENI_MAC;
+    place_mac(hs, body, *len, mac);
+    if (lieni_mac_same(mac, body + *len))
+        return true;
+    fail_as(hs, LIEN_EAUTH,
+            "the peer did not prove the pre-shared key: it does not have it, or the bootstrap was "
+            "changed on the way");
+    return false;
+}
+
 static void on_place(struct lieni_handshake *hs, const uint8_t *body, size_t len)
 {
+    if (!place_proved(hs, body, &len))
+        return;
     const char *wrong = wrong_place(hs, body, len);
     if (wrong != NULL) {
         say(hs, "the peer's PLACE is malformed: %s", wrong);
@@ -279,7 +407,7 @@ static void on_refuse(struct lieni_handshake *hs, const uint8_t *body, size_t le
     }
     say(hs, "the peer refused: %s (%d): ", lien_errname(code), code);
     say_escaped(hs, body + REFUSE_MIN, len - REFUSE_MIN);
-    fail(hs, LIEN_EREFUSED);
+    fail(hs, code == LIEN_EAUTH ? LIEN_EAUTH : LIEN_EREFUSED);
 }
 
 // -- Receiving ---------------------------------------------------------------------------------------------------------------------
@@ -293,13 +421,16 @@ static size_t message_base(const struct lieni_handshake *hs)
 // Most bytes of a body, 0: no such message now.
 static size_t body_max(const struct lieni_handshake *hs, uint8_t type)
 {
+    const bool client_has_offer = hs->state == LIENI_HS_CLIENT_WAIT && hs->peer_len > 0;
     switch ((enum message_type)type) {
     case MESSAGE_OFFER:
         return hs->peer_len == 0 ? LIENI_OFFER_MAX : 0;
     case MESSAGE_PLACE:
-        return hs->peer_len > 0 ? PLACE_HOST + HOST_MAX : 0;
+        return client_has_offer ? PLACE_HOST + HOST_MAX + (hs->keys ? LIENI_MAC : 0) : 0;
     case MESSAGE_REFUSE:
-        return hs->peer_len > 0 ? REFUSE_MIN + LIENI_TEXT_MAX : 0;
+        return client_has_offer ? REFUSE_MIN + LIENI_TEXT_MAX : 0;
+    case MESSAGE_PROOF:
+        return hs->state == LIENI_HS_SERVER_PROOF ? PROOF_BYTES : 0;
     }
     return 0;
 }
@@ -311,7 +442,9 @@ static bool header_taken(struct lieni_handshake *hs, const uint8_t *header)
     const unsigned len = lieni_get16(header + 2);
     if (max == 0)
         say(hs, "the peer sent a message of type %u, awaited was %s", header[0],
-            hs->peer_len == 0 ? "1 (OFFER)" : "2 (PLACE) or 3 (REFUSE)");
+            hs->peer_len == 0 ? "1 (OFFER)"
+            : hs->server      ? "4 (PROOF)"
+                              : "2 (PLACE) or 3 (REFUSE)");
     else if (header[1] != 0)
         say(hs, "the peer sent a message whose reserved byte is %u, not 0", header[1]);
     else if (len > max)
@@ -335,6 +468,9 @@ static void on_message(struct lieni_handshake *hs, const uint8_t *message, size_
         break;
     case MESSAGE_REFUSE:
         on_refuse(hs, body, body_len);
+        break;
+    case MESSAGE_PROOF:
+        on_proof(hs, body, body_len);
         break;
     }
     hs->in_len = 0;
@@ -401,6 +537,7 @@ static bool reading(const struct lieni_handshake *hs)
     switch (hs->state) {
     case LIENI_HS_CLIENT_WAIT:
     case LIENI_HS_SERVER_WAIT:
+    case LIENI_HS_SERVER_PROOF:
     case LIENI_HS_SERVER_PLACE:
         return true;
     case LIENI_HS_READY:
@@ -430,7 +567,7 @@ size_t lieni_hs_input(struct lieni_handshake *hs, const uint8_t *bytes, size_t l
 // -- The caller's side -------------------------------------------------------------------------------------------------------------
 
 int lieni_hs_start(struct lieni_handshake *hs, bool server, const struct lieni_offer *local,
-                   const uint8_t session_seed[LIENI_SESSION])
+                   const uint8_t session_seed[LIENI_SESSION], const struct lieni_keyring *keys)
 {
     if (server && session_seed == NULL)
         return LIEN_EINVAL;
@@ -438,8 +575,11 @@ int lieni_hs_start(struct lieni_handshake *hs, bool server, const struct lieni_o
         return LIEN_ESYS;
     memset(hs, 0, sizeof *hs);
     hs->server = server;
+    hs->keys = keys;
     const char *why = NULL;
-    int rc = lieni_offer_encode(local, hs->local_bytes, sizeof hs->local_bytes, &hs->local_len);
+    struct lieni_offer offer = *local;
+    offer.keyed = keys != NULL;
+    int rc = lieni_offer_encode(&offer, hs->local_bytes, sizeof hs->local_bytes, &hs->local_len);
     if (rc != 0)
         return rc;
     // Our own offer keeps the rules we hold the peer to.
@@ -466,7 +606,8 @@ int lieni_hs_place(struct lieni_handshake *hs, const char *host, uint16_t port)
     const size_t len = host == NULL ? 0 : strlen(host);
     if (port == 0 || len > HOST_MAX || !host_chars(host, len))
         return LIEN_EINVAL;
-    uint8_t *body = queue_message(hs, MESSAGE_PLACE, PLACE_HOST + len);
+    const size_t mac_len = hs->keys ? LIENI_MAC : 0;
+    uint8_t *body = queue_message(hs, MESSAGE_PLACE, PLACE_HOST + len + mac_len);
     memset(body, 0, PLACE_HOST);
     memcpy(body + PLACE_SESSION, hs->session, LIENI_SESSION);
     memcpy(body + PLACE_PROVIDER, hs->provider, NAME_BYTES);
@@ -474,6 +615,8 @@ int lieni_hs_place(struct lieni_handshake *hs, const char *host, uint16_t port)
     body[PLACE_HOST_LEN] = (uint8_t)len;
     if (len > 0)
         memcpy(body + PLACE_HOST, host, len);
+    if (hs->keys)
+        place_mac(hs, body, PLACE_HOST + len, body + PLACE_HOST + len);
     memcpy(hs->host, body + PLACE_HOST, len);
     hs->host[len] = 0;
     hs->port = port;
@@ -496,32 +639,14 @@ void lieni_hs_sent(struct lieni_handshake *hs, size_t used)
     memmove(hs->out, hs->out + used, hs->out_len);
 }
 
-static void mac_part(crypto_generichash_state *mac, const uint8_t *bytes, size_t len)
-{
-    // Each part behind its length, so that no two different lists of parts hash alike.
-    uint8_t size[4];
-    lieni_put32(size, (uint32_t)len);
-    (void)crypto_generichash_update(mac, size, sizeof size);
-    (void)crypto_generichash_update(mac, bytes, len);
-}
-
 void lieni_hs_cm_data(const struct lieni_handshake *hs, bool server, uint8_t data[LIENI_CM_DATA])
 {
-    static const uint8_t label[] = "lien fabric connection";
     const uint8_t head[2] = {server ? 's' : 'c', (uint8_t)common_version(hs)};
-    crypto_generichash_state mac;
 
     assert(hs->state == LIENI_HS_READY || hs->state == LIENI_HS_SERVER_PLACE);
     memset(data, 0, LIENI_CM_DATA);
     data[CM_VERSION] = head[1];
     memcpy(data + CM_SESSION, hs->session, LIENI_SESSION);
-    (void)crypto_generichash_init(&mac, NULL, 0, MAC_BYTES);
-    mac_part(&mac, label, sizeof label - 1);
-    mac_part(&mac, head, sizeof head);
-    mac_part(&mac, hs->server ? hs->peer_bytes : hs->local_bytes,
-             hs->server ? hs->peer_len : hs->local_len);
-    mac_part(&mac, hs->server ? hs->local_bytes : hs->peer_bytes,
-             hs->server ? hs->local_len : hs->peer_len);
-    mac_part(&mac, hs->session, LIENI_SESSION);
-    (void)crypto_generichash_final(&mac, data + CM_MAC, MAC_BYTES);
+    make_mac(hs, server ? LIENI_MAC_CM_SERVER : LIENI_MAC_CM_CLIENT, "lien fabric connection", head,
+             sizeof head, hs->session, LIENI_SESSION, data + CM_MAC);
 }

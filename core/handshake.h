@@ -3,11 +3,15 @@
 // The bootstrap's protocol (design.md 6, docs/wire.md "Bootstrap"): a state machine of bytes in and bytes out, without sockets, clock or threads. The client sends its offer,
 // the server answers with its own; both choose the same path by the same rule (the first provider of the client's list that the server's has); the server opens a fresh fabric listener
 // and tells host and port; both derive the private data of the fabric connection: version, session id (16), MAC (32) = BLAKE2b (libsodium) over role, both offers with
-// their nonces, and session id; keyed when there is a pre-shared key (none yet).
+// their nonces, and session id.
+//
+// With a pre-shared key (access.h) that MAC is keyed, and the bootstrap itself is authenticated: the client proves its key over both offers before the server makes a place, the server
+// proves the same key over both offers and the place. A side with keys and one without refuse each other. [R20]
 
 #ifndef LIENI_HANDSHAKE_H
 #define LIENI_HANDSHAKE_H
 
+#include "core/access.h"
 #include "core/wire.h"
 #include "provider/provider.h"
 
@@ -21,6 +25,7 @@
 struct lieni_offer {
     uint16_t version_min, version_max;
     uint8_t nonce[32];
+    bool keyed; // this side has a pre-shared key; lieni_hs_start() sets it
     uint32_t n_providers;
     char providers[LIENI_PROVIDERS_MAX][32]; // in order of preference
     uint32_t frame_max;                      // size of this side's receives
@@ -40,6 +45,7 @@ int lieni_offer_decode(const uint8_t *bytes, size_t len, struct lieni_offer *off
 enum lieni_hs_state {
     LIENI_HS_CLIENT_WAIT,  // client: offer queued, awaits the server's offer and its place
     LIENI_HS_SERVER_WAIT,  // server: awaits the client's offer
+    LIENI_HS_SERVER_PROOF, // server with keys: both offers known, awaits the client's proof
     LIENI_HS_SERVER_PLACE, // server: both offers known, awaits lieni_hs_place()
     LIENI_HS_READY,        // both: all is known; the fabric connection can be made
     LIENI_HS_FOREIGN,      // server: the first bytes are not Lien's (raw, raw_len)
@@ -49,6 +55,8 @@ enum lieni_hs_state {
 struct lieni_handshake {
     enum lieni_hs_state state;
     bool server;
+    const struct lieni_keyring *keys; // the caller's, or NULL
+    unsigned key;                     // the one this handshake goes by
     struct lieni_offer local, peer;
     uint8_t local_bytes[LIENI_OFFER_MAX],
         peer_bytes[LIENI_OFFER_MAX]; // as sent and received, for the MAC
@@ -68,9 +76,9 @@ struct lieni_handshake {
 };
 
 // `session_seed`: 16 random bytes, for servers (clients: NULL). The offer's nonce is filled by the caller. LIEN_EINVAL: `local` is outside the ranges of docs/wire.md; *hs is
-// not started then. LIEN_ESYS: libsodium does not start.
+// not started then. LIEN_ESYS: libsodium does not start. `keys`: must outlive the handshake; NULL: without a pre-shared key.
 int lieni_hs_start(struct lieni_handshake *hs, bool server, const struct lieni_offer *local,
-                   const uint8_t session_seed[LIENI_SESSION]);
+                   const uint8_t session_seed[LIENI_SESSION], const struct lieni_keyring *keys);
 // Feeds received bytes; `len` 0 means the stream ended. Returns how many were used; stops using them when READY, FOREIGN or FAILED. In state FOREIGN hs->in holds
 // all that was used; bytes beyond (more than hs->in holds, unlikely) are still the caller's. A server in state FAILED has a last word in hs->out, the refusal: send it before the
 // stream is closed. In SERVER_PLACE more bytes break the protocol, and the end of the stream ends the handshake.

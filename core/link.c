@@ -14,7 +14,8 @@
 
 #define SENDS_CONTROL 4u // of them kept for control frames
 #define SENDS_REPLY   1u // likewise, from replies
-#define HEADERS       (LIENI_FRAME_HEADER + LIENI_BODY_HEADER + LIEN_BUFS_MAX * LIENI_KEY_SIZE)
+#define HEADERS                                                                                    \
+    (LIENI_FRAME_HEADER + LIENI_BODY_HEADER + LIEN_BUFS_MAX * (LIENI_KEY_SIZE + LIENI_SUM_SIZE))
 
 uint32_t lieni_link_head_max(const struct lieni_link *link)
 {
@@ -490,8 +491,11 @@ static int frame_in(struct lien_conn *conn, struct lieni_recv_slot *slot, size_t
     if (rc != 0)
         return rc;
     if (frame.kind == LIENI_FRAME_MSG) {
-        *why = "a message that names no live grant";
         rc = lieni_message_arrived(conn, slot, &frame);
+        *why = rc == LIEN_ESTALE ? "a message that names no live grant"
+               : rc == LIEN_ECHECKSUM
+                   ? "a message whose body has no checksum, which option checksum demands"
+                   : "a message that cannot be taken";
         return rc == LIEN_ESTALE ? LIEN_EPROTO : rc;
     }
     if (frame.kind == LIENI_FRAME_CALL) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
 #include "core/read.h"
 #include "core/verify.h"
 
@@ -146,15 +147,17 @@ static int check(struct lien_conn *conn, size_t head_len, lien_buf *const *bufs,
 
 // Grants the body, and queues the frame that carries head and keys.
 static int frame_out(struct lien_conn *conn, struct lieni_send *send, struct lieni_frame *frame,
-                     lien_buf *const *bufs, size_t n)
+                     lien_buf *const *bufs, size_t n, const struct lieni_sums *sums)
 {
     struct lien_grant *grant = NULL;
     if (n > 0) {
-        int rc = lieni_grant_open(conn, bufs, n, 0, NULL, frame->keys, &frame->n_keys, &grant);
+        int rc = lieni_grant_open(conn, bufs, n, 0, NULL, sums, frame->keys, &frame->n_keys,
+                                  &grant);
         if (rc != 0)
             return rc;
         frame->name = grant->name;
         frame->total = grant->bytes;
+        frame->sums = sums != NULL;
     }
     int rc = lieni_link_message(conn, frame, send);
     if (rc != 0) {
@@ -172,8 +175,8 @@ static int frame_out(struct lien_conn *conn, struct lieni_send *send, struct lie
 }
 
 static int send_locked(struct lien_conn *conn, const void *head, size_t head_len,
-                       lien_buf *const *bufs, size_t n, const lien_send_opts *opts,
-                       struct lieni_send **out)
+                       lien_buf *const *bufs, size_t n, const struct lieni_sums *sums,
+                       const lien_send_opts *opts, struct lieni_send **out)
 {
     uint64_t body;
     int rc = check(conn, head_len, bufs, n, &body);
@@ -184,7 +187,7 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
     if (rc != 0)
         return rc;
     struct lieni_frame frame = {.kind = LIENI_FRAME_MSG, .head = head, .head_len = head_len};
-    rc = frame_out(conn, send, &frame, bufs, body > 0 ? n : 0);
+    rc = frame_out(conn, send, &frame, bufs, body > 0 ? n : 0, sums);
     if (rc != 0) {
         send_unref(send);
         return rc;
@@ -209,7 +212,8 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
 static int send_opts(const lien_send_opts *in, lien_send_opts *out)
 {
     lien_send_opts_init(out);
-    return in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
+    int rc = in ? lieni_opts_copy(out, sizeof(*out), in, in->size) : 0;
+    return rc == 0 && (out->flags & ~LIEN_CHECKSUM) != 0 ? LIEN_EINVAL : rc;
 }
 
 int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *const *bufs, size_t n,
@@ -223,8 +227,19 @@ int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *cons
     int rc = send_opts(opts, &full);
     if (rc != 0)
         return rc;
+    struct lieni_sums sums;
+    const bool summed = n > 0 && lieni_sums_wanted(conn->ctx, full.flags);
+    uint64_t body;
     lieni_ctx_lock(conn->ctx);
-    rc = send_locked(conn, head, head_len, bufs, n, &full, NULL);
+    if (summed) { // nothing is hashed for what could not leave
+        rc = check(conn, head_len, bufs, n, &body);
+        lieni_conn_ref(conn); // another thread may close it meanwhile
+        if (rc == 0)
+            rc = lieni_sums_make(conn->ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
+        lieni_conn_unref(conn);
+    }
+    if (rc == 0)
+        rc = send_locked(conn, head, head_len, bufs, n, summed ? &sums : NULL, &full, NULL);
     lieni_ctx_unlock(conn->ctx);
     return rc;
 }
@@ -244,15 +259,23 @@ int lien_send_wait(lien_conn *conn, const void *head, size_t head_len, lien_buf 
     if (rc != 0)
         return rc;
     struct lieni_send *send = NULL;
+    struct lieni_sums sums;
+    const bool summed = n > 0 && lieni_sums_wanted(ctx, full.flags);
     lieni_ctx_lock(ctx);
     lieni_conn_ref(conn); // another thread may close it meanwhile
     uint64_t deadline = lieni_ctx_deadline(ctx, full.timeout_ms ? full.timeout_ms : LIEN_FOREVER);
     rc = lieni_verify_leaving(ctx, bufs, n, NULL, deadline);
-    while (rc == 0 &&
-           (rc = send_locked(conn, head, head_len, bufs, n, NULL, &send)) == LIEN_EAGAIN) {
-        rc = lieni_ctx_wait_locked(ctx, deadline);
-        if (rc != 0)
+    while (rc == 0) {
+        uint64_t body;
+        if (summed) // only once there is credit: until then the buffers are the caller's to write
+            rc = check(conn, head_len, bufs, n, &body);
+        if (rc == 0 && summed)
+            rc = lieni_sums_make(ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
+        if (rc == 0)
+            rc = send_locked(conn, head, head_len, bufs, n, summed ? &sums : NULL, NULL, &send);
+        if (rc != LIEN_EAGAIN)
             break;
+        rc = lieni_ctx_wait_locked(ctx, deadline);
     }
     while (send && rc == 0 && !send->released)
         rc = lieni_ctx_wait_locked(ctx, deadline);
@@ -341,7 +364,8 @@ static void ready(struct lien_msg *msg)
     lieni_messages_deliver(msg->conn);
 }
 
-// The body's READ is over and its space settled.
+// The body's READ is over and its space settled. Only a body that is good is released: its sender takes that for the message's arrival. For one that is thrown away the end of the
+// connection is the answer.
 static void body_read(void *owner, int status)
 {
     struct lien_msg *msg = owner;
@@ -351,6 +375,7 @@ static void body_read(void *owner, int status)
     if (status == 0 && !msg->dropped && lieni_target_take(space, &msg->body, 1) == 0) {
         lieni_target_free(space);
         lieni_buf_keep(msg->body, true);
+        lieni_import_release(conn, msg->token->name); // to the sender: taken over
         ready(msg);
         return;
     }
@@ -371,7 +396,7 @@ static int start_body(struct lien_msg *msg, lien_buf *buf)
         lieni_buf_free_locked(buf);
         return rc;
     }
-    lien_read_opts opts = {.size = sizeof(opts), .flags = LIEN_RELEASE};
+    lien_read_opts opts = {.size = sizeof(opts)}; // the release is body_read()'s
     rc = lieni_read_new(conn, msg->token, msg->space, &opts, &read);
     if (rc != 0) {
         lieni_target_free(msg->space);
@@ -425,6 +450,7 @@ static int fetch_body(struct lien_msg *msg, const struct lieni_frame *frame)
                                             .conn = conn->id,
                                             .name = frame->name,
                                             .total = frame->total,
+                                            .sums = frame->sums,
                                             .n_keys = frame->n_keys};
     memcpy(msg->token->keys, frame->keys, frame->n_keys * sizeof(frame->keys[0]));
     // The release of a body that waits is owed from now on, though nothing is read yet.

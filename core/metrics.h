@@ -40,7 +40,11 @@
       "Lends in guarded pools that went on unprotected")                                           \
     X(channel_attempts, COUNTER, "lien_channel_attempts", "", "Connections that channels began")   \
     X(calls_resent, COUNTER, "lien_calls_resent", "",                                              \
-      "Calls that channels sent again, having never begun")
+      "Calls that channels sent again, having never begun")                                        \
+    X(checksums_wrong, COUNTER, "lien_checksums_wrong", "",                                        \
+      "Reads whose bytes were not those granted")                                                  \
+    X(exposed_bytes, GAUGE, "lien_exposed_bytes", "bytes",                                         \
+      "Bytes of pool memory whose keys peers still know")
 // clang-format on
 
 // The fields that lie within stats->size, as OpenMetrics text ended by "# EOF\n" and NUL; freed by the

@@ -15,6 +15,7 @@ struct lieni_nic {
     lien_ctx *ctx;
     const struct lieni_provider *ops;
     struct lieni_domain *domain;
+    struct lieni_limits limits; // of the domain
     char host[96];
     char name[64]; // device and port, or interface; "" if not known
     bool soft;     // the device is software

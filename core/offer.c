@@ -23,9 +23,9 @@ enum {
     AT_READ_DEPTH = 56,
     AT_DEAD_MS = 60,
     AT_N_PROVIDERS = 64,
-    AT_ZERO = 65,
+    AT_KEYED = 65,
     AT_CALL_CREDITS = 66,
-    AT_ZERO_2 = 68,
+    AT_ZERO = 68,
     AT_PROVIDERS = 72
 };
 
@@ -53,6 +53,7 @@ int lieni_offer_encode(const struct lieni_offer *offer, uint8_t *bytes, size_t s
     lieni_put32(bytes + AT_READ_DEPTH, offer->read_depth);
     lieni_put32(bytes + AT_DEAD_MS, offer->dead_ms);
     bytes[AT_N_PROVIDERS] = (uint8_t)offer->n_providers;
+    bytes[AT_KEYED] = offer->keyed;
     lieni_put16(bytes + AT_CALL_CREDITS, offer->call_credits);
     for (uint32_t i = 0; i < offer->n_providers; i++) {
         // What follows the name's end in the struct is not the peer's business.
@@ -135,7 +136,9 @@ static const char *wrong_layout(const uint8_t *bytes, size_t len)
     // A peer that knows a later version may say more; what, is that version's matter.
     if (len > known && lieni_get16(bytes + AT_VERSION_MAX) <= LIENI_WIRE_VERSION)
         return "bytes after the offer's last provider";
-    if (bytes[AT_ZERO] != 0 || !lieni_all_zero(bytes + AT_ZERO_2, AT_PROVIDERS - AT_ZERO_2))
+    if (bytes[AT_KEYED] > 1)
+        return "offer keyed is neither 0 nor 1";
+    if (!lieni_all_zero(bytes + AT_ZERO, AT_PROVIDERS - AT_ZERO))
         return "offer reserved bytes are not 0";
     return wrong_names(bytes + AT_PROVIDERS, n);
 }
@@ -152,6 +155,7 @@ int lieni_offer_decode(const uint8_t *bytes, size_t len, struct lieni_offer *off
         .version_min = lieni_get16(bytes + AT_VERSION_MIN),
         .version_max = lieni_get16(bytes + AT_VERSION_MAX),
         .n_providers = bytes[AT_N_PROVIDERS],
+        .keyed = bytes[AT_KEYED] == 1,
         .frame_max = lieni_get32(bytes + AT_FRAME_MAX),
         .message_credits = lieni_get16(bytes + AT_MESSAGE_CREDITS),
         .control_credits = lieni_get16(bytes + AT_CONTROL_CREDITS),

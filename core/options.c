@@ -54,7 +54,7 @@ static const char *const reserved[] = {
 };
 
 // Providers that do not come from libfabric, about which FI_PROVIDER says nothing.
-static const char *const not_libfabric[] = {"stream", "ucx", "sim"};
+static const char *const not_libfabric[] = {"stream", "ws", "wss", "h2c", "h2", "ucx", "sim"};
 
 // One value on its way into its field, and how to call it in the log.
 struct source {
@@ -433,6 +433,19 @@ static int read_ports(struct lieni_options *options, struct lieni_log *log)
     return 0;
 }
 
+static int read_checksum(struct lieni_options *options, struct lieni_log *log)
+{
+    const char *rule = options->checksum;
+    const size_t len = strlen(rule);
+    options->checksum_require = same_word(rule, len, "require");
+    options->checksum_always = options->checksum_require || same_word(rule, len, "always");
+    if (options->checksum_always || len == 0 || same_word(rule, len, "asked")) {
+        return 0;
+    }
+    const struct source from = {.name = "option checksum", .value = rule, .log = log};
+    return refuse(&from, "is not asked, always or require");
+}
+
 bool lieni_fi_provider_allows(const char *fi_provider, const char *name)
 {
     for (size_t i = 0; i < sizeof not_libfabric / sizeof not_libfabric[0]; i++) {
@@ -545,6 +558,7 @@ int lieni_options_load(struct lieni_options *options, const char *const *setting
         wrong = take_setting(&o, *s, log) || wrong;
     }
     wrong = read_ports(&o, log) || wrong;
+    wrong = read_checksum(&o, log) || wrong;
     wrong = check_provider(&o, value_of(variables, "FI_PROVIDER"), log) || wrong;
     if (wrong) {
         return LIEN_EOPTION;

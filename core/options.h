@@ -47,7 +47,8 @@
     X(linger_ms, UINT, "1000", 0, 60000, "ms",                                                     \
       "Most time a closing connection waits for its queued messages and the peer's farewell")      \
     X(release_ms, UINT, "10000", 20, 3600000, "ms",                                                \
-      "A peer that owes the release of a revoked grant for so long loses the connection")          \
+      "A peer that owes the release of a revoked grant, or of the read space of a call that "      \
+      "ended, for so long loses the connection")                                                   \
     X(reads_per_nic, UINT, "32", 1, 65536, "READs",                                                \
       "READs in flight on one NIC, shared fairly by its connections")                              \
     X(read_piece, UINT, "1M", 4096, 1073741824, "bytes",                                           \
@@ -76,6 +77,9 @@
     X(guard, FLAG, "0", 0, 0, "",                                                                  \
       "Guard mode in every pool that does not say otherwise: see "                                 \
       "lien_guard(7)")                                                                             \
+    X(checksum, TEXT, "asked", 0, 15, "rule",                                                      \
+      "Checksums of what is granted: asked (where LIEN_CHECKSUM says so), always, or require "     \
+      "(always, and what a peer grants without is refused)")                                       \
     X(trace, UINT, "0", 0, 65536, "events",                                                        \
       "Last events of each connection that are kept for lien_conn_trace(); 0: none")               \
     X(trace_bytes, UINT, "0", 0, 4096, "bytes",                                                    \
@@ -98,7 +102,18 @@
     X(fabric_ports, TEXT, "", 0, 15, "lo-hi", "Ports that fabric listeners may use; unset: any")   \
     X(advertise, TEXT, "", 0, 95, "host",                                                          \
       "Address told to peers for the fabric connection; unset: that of the accepted bootstrap "    \
-      "socket")
+      "socket")                                                                                    \
+    X(psk_file, TEXT, "", 0, 255, "file",                                                          \
+      "Pre-shared keys, one a line in hexadecimal: the first is proved to peers, each is taken "   \
+      "from them; no file that others can read or write, or that belongs to another user than "    \
+      "root and the process's own; unset: peers are not authenticated")                            \
+    X(tls_cert, TEXT, "", 0, 255, "file",                                                          \
+      "Certificate chain of this side (PEM), which a server needs on providers with TLS")          \
+    X(tls_key, TEXT, "", 0, 255, "file", "Private key (PEM) of tls_cert")                          \
+    X(tls_ca, TEXT, "", 0, 255, "file",                                                            \
+      "Certificates (PEM) that vouch for servers on providers with TLS; unset: the system's")      \
+    X(tls_name, TEXT, "", 0, 253, "name",                                                          \
+      "Name or address that a server's certificate must have; unset: the host that was dialled")
 
 // One number for each option.
 enum lieni_option {
@@ -124,6 +139,7 @@ struct lieni_options {
 #undef LIENI_FIELD
     uint16_t fabric_port_lo, fabric_port_hi; // from fabric_ports
     struct lieni_origin origins[LIENI_N_OPTIONS];
+    bool checksum_always, checksum_require; // from checksum
 };
 
 // Environment variables under these prefixes belong to shims and tools, never to an option of core.

@@ -4,6 +4,7 @@
 // between on one epoll descriptor; an app-driven ctx gives that descriptor to the application. Nothing wakes on an idle machine but timers.
 
 #include <errno.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -279,8 +280,13 @@ int lieni_progress_open(lien_ctx *ctx)
     ctx->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     ctx->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     ctx->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (ctx->epoll_fd < 0 || ctx->wake_fd < 0 || ctx->timer_fd < 0)
+    if (ctx->epoll_fd < 0 || ctx->wake_fd < 0 || ctx->timer_fd < 0) {
+        char hint[LIENI_LIMITS_NOTE];
+        const int error = errno;
+        lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ESYS, "descriptors of progress: %s%s",
+                      strerror(error), lieni_limits_note(error, hint, sizeof(hint)));
         return LIEN_ESYS;
+    }
     int rc = watch(ctx, ctx->wake_fd, READY_WAKE);
     if (rc == 0)
         rc = watch(ctx, ctx->timer_fd, READY_TIMER);
@@ -290,8 +296,14 @@ int lieni_progress_open(lien_ctx *ctx)
         rc = watch(ctx, ctx->provs[i].ops->fd(ctx->provs[i].prov), READY_PROV);
     if (rc != 0 || ctx->app_driven)
         return rc;
-    if (lieni_thread_start("lien-progress", run, ctx, &ctx->thread) != 0)
+    const int error = lieni_thread_start("lien-progress", run, ctx, &ctx->thread);
+    if (error != 0) {
+        lieni_log_say(
+            ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ESYS,
+            "the progress thread cannot be started: %s%s", strerror(error),
+            error == EAGAIN ? "; the limit of processes (RLIMIT_NPROC, pids.max) is reached" : "");
         return LIEN_ESYS;
+    }
     ctx->thread_started = true;
     return 0;
 }

@@ -19,7 +19,7 @@ struct found {
     const struct lieni_provider *ops;
     unsigned usable, later; // candidates that can be used, and those that may come up
     bool device;            // there is something that could have been used
-    char why[400];          // why not, of the last that cannot
+    char why[400];          // why not, of the last that cannot; rather of one that may come up
 };
 
 static void judge(struct found *f, const struct lieni_verdict *v)
@@ -27,7 +27,7 @@ static void judge(struct found *f, const struct lieni_verdict *v)
     f->usable += v->usable;
     f->later += v->c.state == LIEN_CANDIDATE_DOWN;
     f->device = f->device || v->c.state == LIEN_CANDIDATE_DOWN || v->c.nic[0];
-    if (!v->usable)
+    if (!v->usable && (v->c.state == LIEN_CANDIDATE_DOWN || f->later == 0))
         snprintf(f->why, sizeof f->why, "%s%s%s", v->c.nic, v->c.nic[0] ? ": " : "", v->why);
 }
 
@@ -52,7 +52,11 @@ static struct found find(const struct lieni_select *s, const struct lieni_provid
 static bool open_one(lien_ctx *ctx, const struct lieni_provider *ops)
 {
     const struct lieni_prov_args args = {.env = &ctx->platform.env,
-                                         .report = lieni_log_report(ctx->log)};
+                                         .report = lieni_log_report(ctx->log),
+                                         .tls_cert = ctx->options.tls_cert,
+                                         .tls_key = ctx->options.tls_key,
+                                         .tls_ca = ctx->options.tls_ca,
+                                         .tls_name = ctx->options.tls_name};
     struct lieni_prov_slot *slot = &ctx->provs[ctx->n_provs];
     slot->ops = ops;
     if (ops->open(&args, &slot->prov) != 0)
@@ -64,19 +68,19 @@ static bool open_one(lien_ctx *ctx, const struct lieni_provider *ops)
 // One line: what is taken, and what would have come before it. A warning where a device is there that cannot be used.
 static void say(lien_ctx *ctx, const struct lieni_verdict *list, size_t n)
 {
-    const char *first = ctx->provs[0].ops->traits->name;
+    const struct lieni_provider *first = ctx->provs[0].ops;
     char others[700] = "";
     bool device = false;
-    for (size_t i = 0; i < n && strcmp(list[i].provider, first) != 0; i++) {
-        const struct lieni_verdict *v = &list[i];
+    for (const struct lieni_provider *const *p = ctx->platform.providers; *p && *p != first; p++) {
+        struct found f = find(&ctx->select, *p, list, n);
         size_t len = strlen(others);
-        device = device || v->c.nic[0];
-        snprintf(others + len, sizeof others - len, "%s%s%s%s: %s", len ? "; " : "; not ",
-                 v->provider, v->c.nic[0] ? " over " : "", v->c.nic, v->why);
+        device = device || f.device;
+        snprintf(others + len, sizeof others - len, "%s%s: %s", len ? "; " : "; not ",
+                 (*p)->traits->name, f.why);
     }
     lieni_log_say(ctx->log, device ? LIEN_LOG_WARN : LIEN_LOG_INFO, NULL, 0,
-                  "provider %s (path %s)%s", first, lien_path_name(ctx->provs[0].ops->traits->path),
-                  others);
+                  "provider %s (path %s)%s", first->traits->name,
+                  lien_path_name(first->traits->path), others);
 }
 
 int lieni_providers_open(lien_ctx *ctx)
@@ -100,7 +104,7 @@ int lieni_providers_open(lien_ctx *ctx)
     if (usable > 0 && looks)
         say(ctx, list, n);
     free(list);
-    return usable > 0 ? 0 : lieni_select_complain(&ctx->select, ctx->log);
+    return usable > 0 ? 0 : lieni_select_complain(&ctx->select, NULL, ctx->log);
 }
 
 const struct lieni_prov_slot *lieni_providers_named(const lien_ctx *ctx, const char *name)
@@ -117,35 +121,48 @@ int lieni_providers_offer(lien_ctx *ctx, const struct lieni_target *target,
 {
     for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++) {
         struct lieni_selected selected;
-        const struct lieni_provider *ops = ctx->provs[i].ops;
-        if (lieni_select_local(&ctx->select, ops, target, &selected))
-            strncpy(offer->providers[offer->n_providers++], ops->traits->name,
-                    sizeof(offer->providers[0]) - 1);
+        const struct lieni_prov_slot *slot = &ctx->provs[i];
+        if (!lieni_select_local(&ctx->select, slot->ops, target, &selected))
+            continue;
+        if (offer->read_depth == 0)
+            offer->read_depth = slot->ops->read_depth(slot->prov, selected.address);
+        strncpy(offer->providers[offer->n_providers++], slot->ops->traits->name,
+                sizeof(offer->providers[0]) - 1);
     }
     if (offer->n_providers > 0)
         return 0;
     lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,
                   "no candidate of any provider leads to %s", target->address);
-    return lieni_select_complain(&ctx->select, ctx->log);
+    return lieni_select_complain(&ctx->select, target, ctx->log);
+}
+
+static void list_offer(const struct lieni_offer *offer, char *text, size_t size)
+{
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < offer->n_providers && len < size; i++)
+        len += (size_t)snprintf(text + len, size - len, "%s%s", i ? "," : "", offer->providers[i]);
+}
+
+// Whether this side could have had RDMA, and the peer could not.
+static bool fell_back(const lien_ctx *ctx, const struct lieni_handshake *hs)
+{
+    const struct lieni_prov_slot *would = lieni_providers_named(ctx, hs->local.providers[0]);
+    const struct lieni_prov_slot *taken = lieni_providers_named(ctx, hs->provider);
+    return would && taken && would->ops->traits->path == LIEN_PATH_RDMA &&
+           taken->ops->traits->path != LIEN_PATH_RDMA;
 }
 
 void lieni_providers_agreed(lien_ctx *ctx, const struct lieni_handshake *hs,
                             const struct lieni_log_at *at)
 {
-    const char *first = hs->local.providers[0];
-    const struct lieni_prov_slot *would = lieni_providers_named(ctx, first);
-    const struct lieni_prov_slot *taken = lieni_providers_named(ctx, hs->provider);
-    if (!would || !taken || would == taken)
+    char here[256], there[256];
+    if (hs->local.n_providers < 2 && hs->peer.n_providers < 2)
         return;
-    char peer[LIENI_PROVIDERS_MAX * 33] = "";
-    for (uint32_t i = 0; i < hs->peer.n_providers; i++) {
-        size_t len = strlen(peer);
-        snprintf(peer + len, sizeof peer - len, "%s%s", len ? "," : "", hs->peer.providers[i]);
-    }
-    bool worse = would->ops->traits->path == LIEN_PATH_RDMA &&
-                 taken->ops->traits->path != LIEN_PATH_RDMA;
-    lieni_log_say(ctx->log, worse ? LIEN_LOG_WARN : LIEN_LOG_INFO, at, 0,
-                  "provider %s (path %s) is the best in common: this side would take %s, the peer "
-                  "offers %s",
-                  hs->provider, lien_path_name(taken->ops->traits->path), first, peer);
+    list_offer(&hs->local, here, sizeof(here));
+    list_offer(&hs->peer, there, sizeof(there));
+    lieni_log_say(ctx->log, fell_back(ctx, hs) ? LIEN_LOG_WARN : LIEN_LOG_INFO, at, 0,
+                  "goes over %s: this side offers %s, the peer %s; the first of the client's that "
+                  "the server has",
+                  hs->provider, here, there);
 }

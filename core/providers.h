@@ -12,10 +12,10 @@
 // are up, keeps its provider: it may come up.
 int lieni_providers_open(lien_ctx *ctx);
 const struct lieni_prov_slot *lieni_providers_named(const lien_ctx *ctx, const char *name);
-// The names to offer to this peer: of those that reach it now. LIEN_ENOPROVIDER after a log line for each candidate.
+// The names to offer to this peer: of those that reach it now; and the READ depth of the first of their devices that has one. LIEN_ENOPROVIDER after a log line for each candidate.
 int lieni_providers_offer(lien_ctx *ctx, const struct lieni_target *target,
                           struct lieni_offer *offer);
-// Says so when both offers lead to another provider than our first.
+// Says which way a connection goes, where another could have been expected: one side offered more than one. A warning where we had RDMA to offer and it is none.
 void lieni_providers_agreed(lien_ctx *ctx, const struct lieni_handshake *hs,
                             const struct lieni_log_at *at);
 

@@ -12,13 +12,18 @@
 #define TO(state) (1u << (state))
 
 static const unsigned may_enter[] = {
-    [LIENI_READ_RUNNING] = TO(LIENI_READ_PROBING) | TO(LIENI_READ_DRAINING) | TO(LIENI_READ_OVER),
-    [LIENI_READ_PROBING] = TO(LIENI_READ_OVER),
+    [LIENI_READ_RUNNING] = TO(LIENI_READ_PROBING) | TO(LIENI_READ_CHECKING) |
+                           TO(LIENI_READ_DRAINING) | TO(LIENI_READ_OVER),
+    [LIENI_READ_PROBING] = TO(LIENI_READ_CHECKING) | TO(LIENI_READ_OVER),
+    [LIENI_READ_CHECKING] = TO(LIENI_READ_DRAINING) | TO(LIENI_READ_OVER),
     [LIENI_READ_DRAINING] = TO(LIENI_READ_OVER),
     [LIENI_READ_OVER] = 0,
 };
 
-static const char *const state_names[] = {"running", "probing", "draining", "over"};
+static const char *const state_names[] = {"running", "probing", "checking", "draining", "over"};
+
+// Fewer bytes are compared where they arrive: it takes a few microseconds.
+#define LIENI_CHECK_HERE ((uint64_t)64 << 10)
 
 static void set_state(struct lien_read *read, enum lieni_read_state state)
 {
@@ -143,14 +148,96 @@ static void probe(struct lien_read *read)
     lieni_probe_ask(read->conn, &read->ask);
 }
 
-static void probed(struct lien_read *read, int status)
+// All is known, and nothing touches the space any more.
+static void finish(struct lien_read *read, int status)
 {
-    lieni_list_remove(&read->ask.node);
-    if (status == 0)
+    if (status == 0 && read->unverified)
+        read->unverified(read);
+    else if (status == 0)
         trust(read);
     done(read, status);
     lieni_target_back(read->space);
     settled(read, 0);
+}
+
+// -- Checksums [R16] --
+
+// Whether what arrived is what was granted. Without the lock, while the space is lent; operations move whole buffers.
+static bool sums_hold(const struct lien_read *read)
+{
+    for (size_t i = 0; i < read->plan.n_ops; i++) {
+        const lien_op *op = &read->plan.ops[i];
+        uint64_t at = 0; // of the source's buffers
+        for (uint32_t k = 0; k < read->plan.n_src && at < op->src + op->len; k++) {
+            const struct lieni_key *key = &read->keys[k];
+            if (at >= op->src && lieni_bufs_sum(read->space->bufs, read->space->n,
+                                                op->dst + (at - op->src), key->len) != key->sum)
+                return false;
+            at += key->len;
+        }
+    }
+    return true;
+}
+
+static void checked(struct lien_read *read, bool holds)
+{
+    struct lien_conn *conn = read->conn;
+    if (!holds) {
+        conn->ctx->stats.checksums_wrong++;
+        struct lieni_log_at at = lieni_conn_at(conn, lieni_name_id(read->name));
+        lieni_log_say(conn->ctx->log, LIEN_LOG_ERROR, &at, LIEN_ECHECKSUM,
+                      "a READ succeeded, and its bytes are not those that the peer granted");
+    }
+    finish(read, holds ? 0 : LIEN_ECHECKSUM);
+}
+
+static void run_check(struct lieni_task *task)
+{
+    struct lien_read *read = lieni_container(task, struct lien_read, check.task);
+    struct lien_conn *conn = read->conn;
+    lien_ctx *ctx = conn->ctx;
+    const bool holds = sums_hold(read);
+    lieni_ctx_lock(ctx);
+    lieni_conn_ref(conn);
+    read->check.runs = false;
+    if (read->state == LIENI_READ_CHECKING) {
+        checked(read, holds);
+    } else { // done was told meanwhile
+        lieni_target_back(read->space);
+        settled(read, 0);
+    }
+    lieni_read_unref(read); // the check's
+    if (--conn->n_checks == 0)
+        lieni_conn_kick(conn);
+    lieni_conn_unref(conn);
+    lieni_ctx_unlock(ctx);
+}
+
+// The bytes are here, and true if they arrived.
+static void verdict(struct lien_read *read)
+{
+    if (!read->sums) {
+        finish(read, 0);
+        return;
+    }
+    set_state(read, LIENI_READ_CHECKING);
+    if (read->plan.bytes_over > LIENI_CHECK_HERE &&
+        lieni_check_post(read->conn->ctx, &read->check)) {
+        read->check.runs = true;
+        read->refs++;
+        read->conn->n_checks++;
+        return;
+    }
+    checked(read, sums_hold(read));
+}
+
+static void probed(struct lien_read *read, int status)
+{
+    lieni_list_remove(&read->ask.node);
+    if (status == 0)
+        verdict(read);
+    else
+        finish(read, status);
 }
 
 static void probe_answered(struct lieni_ask *ask, bool holds)
@@ -161,17 +248,14 @@ static void probe_answered(struct lieni_ask *ask, bool holds)
 // Whatever ends it for the memory passes here: nothing is posted that has no evidence.
 static void settle_if_idle(struct lien_read *read)
 {
-    if (read->state == LIENI_READ_OVER || !lieni_plan_idle(&read->plan))
+    if (read->state == LIENI_READ_OVER || !lieni_plan_idle(&read->plan) || read->check.runs)
         return;
-    if (read->state == LIENI_READ_RUNNING && read->validate && read->plan.status == 0) {
-        probe(read);
-        return;
-    }
     if (read->state == LIENI_READ_RUNNING && read->plan.status == 0) {
-        if (read->unverified)
-            read->unverified(read);
+        if (read->validate)
+            probe(read);
         else
-            trust(read);
+            verdict(read);
+        return;
     }
     if (read->state == LIENI_READ_RUNNING)
         done(read, read->plan.status);
@@ -185,7 +269,7 @@ void lieni_read_stop(struct lien_read *read, int status)
         probed(read, status == LIEN_ECANCELED ? status : LIEN_ESTALE);
         return;
     }
-    if (read->state != LIENI_READ_RUNNING)
+    if (read->state != LIENI_READ_RUNNING && read->state != LIENI_READ_CHECKING)
         return;
     lieni_plan_stop(&read->plan);
     done(read, status);
@@ -250,6 +334,8 @@ static int post_piece(struct lien_read *read, const struct lieni_piece *piece)
         return rc;
     const struct lieni_key *key = &read->keys[piece->src];
     uint8_t *at = (uint8_t *)lieni_buf_addr(dst) + piece->dst_off;
+    // [R16] Under the lock: a piece is 1 MiB at most, unless option read_piece says more, which takes tens of microseconds, or some milliseconds where no page of it was ever touched.
+    lieni_buf_zero(dst, piece->dst_off, piece->len);
     rc = conn->ops->post_read(conn->ep, at, piece->len, region.mr, key->addr + piece->src_off,
                               key->key, seq);
     if (rc != 0)
@@ -287,7 +373,7 @@ static enum lieni_post post_of(struct lien_read *read, bool *next)
 {
     struct lien_conn *conn = read->conn;
     const struct lieni_traits *t = conn->ops->traits;
-    uint64_t max = least(conn->ctx->options.read_piece, t->read_piece_max);
+    uint64_t max = least(conn->ctx->options.read_piece, conn->nic->limits.read_piece_max);
     max = least(max, least(conn->ctx->options.read_conn_bytes, t->read_bytes_max));
     struct lieni_piece piece;
     *next = !lieni_plan_next(&read->plan, max, &piece);
@@ -340,7 +426,10 @@ void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev)
         conn->counts.read_bytes += ev->posted_len;
     }
     lieni_liveness_read_over(conn, ev->status == 0);
-    lieni_plan_piece_over(&read->plan, ev->posted_len, lieni_conn_op_status(conn, ev->status));
+    // Where a failed READ takes the connection along, that is what the application has to hear, whatever the device calls it.
+    int status = ev->status == LIEN_EIO && conn->ops->traits->refused_read_kills ? LIEN_EPEERLOST
+                                                                                 : ev->status;
+    lieni_plan_piece_over(&read->plan, ev->posted_len, lieni_conn_op_status(conn, status));
     if (ev->status != 0)
         lieni_plan_stop(&read->plan);
     settle_if_idle(read);
@@ -378,6 +467,42 @@ static int quarantine_room(const struct lien_conn *conn, uint64_t len)
     return LIEN_ELIMIT;
 }
 
+// With checksums whole buffers are moved only; without, the peer must not owe them. [R16]
+static int check_sums(struct lien_read *read, const struct lieni_token_data *token)
+{
+    const struct lien_conn *conn = read->conn;
+    struct lieni_log_at at = lieni_conn_at(conn, lieni_name_id(token->name));
+    read->sums = token->sums;
+    if (!token->sums) {
+        if (!conn->ctx->options.checksum_require || token->total == 0)
+            return 0;
+        lieni_log_say(conn->ctx->log, LIEN_LOG_WARN, &at, LIEN_ECHECKSUM,
+                      "the peer granted %llu bytes without a checksum, option checksum is require",
+                      (unsigned long long)token->total);
+        return LIEN_ECHECKSUM;
+    }
+    int rc = lieni_check_whole(read->plan.ops, read->plan.n_ops, read->plan.src_lens,
+                               read->plan.n_src);
+    if (rc != 0)
+        lieni_log_say(conn->ctx->log, LIEN_LOG_WARN, &at, rc,
+                      "an operation moves a part of a buffer that has a checksum over its whole");
+    return rc;
+}
+
+int lieni_read_batch_check(const struct lien_conn *conn, uint64_t bytes)
+{
+    const struct lieni_traits *traits = conn->ops->traits;
+    if (traits->read_batch_max == 0 || bytes <= traits->read_batch_max)
+        return 0;
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(
+        conn->ctx->log, LIEN_LOG_WARN, &at, LIEN_EMSGSIZE,
+        "a read of %llu bytes is above what provider %s moves in one, %llu: split it, or use a "
+        "provider with RMA",
+        (unsigned long long)bytes, traits->name, (unsigned long long)traits->read_batch_max);
+    return LIEN_EMSGSIZE;
+}
+
 static int fill(struct lien_read *read, const struct lieni_token_data *token, lien_space *space,
                 const lien_read_opts *opts)
 {
@@ -385,6 +510,16 @@ static int fill(struct lien_read *read, const struct lieni_token_data *token, li
     int rc = make_plan(read, token, space, opts);
     if (rc != 0)
         return rc;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < read->plan.n_ops; i++)
+        bytes += read->plan.ops[i].len; // no byte of the space twice: cannot wrap
+    rc = lieni_read_batch_check(conn, bytes);
+    if (rc == 0)
+        rc = check_sums(read, token);
+    if (rc != 0) {
+        lieni_plan_close(&read->plan);
+        return rc;
+    }
     read->keys = calloc(token->n_keys ? token->n_keys : 1, sizeof(*read->keys));
     rc = read->keys ? lieni_timer_init(&conn->ctx->timers, &read->timer, on_timeout) : LIEN_ENOMEM;
     if (rc != 0)
@@ -430,6 +565,7 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     lieni_list_init(&read->ask.node);
     read->done_task.run = run_done;
     read->released_task.run = run_released;
+    read->check.task.run = run_check;
     lieni_list_init(&read->node);
     lieni_list_init(&read->queue);
     lieni_list_init(&read->handle);

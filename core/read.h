@@ -7,6 +7,7 @@
 #ifndef LIENI_READ_H
 #define LIENI_READ_H
 
+#include "core/check.h"
 #include "core/conn.h"
 #include "core/plan.h"
 #include "core/target.h"
@@ -14,8 +15,9 @@
 enum lieni_read_state {
     LIENI_READ_RUNNING, // posting and awaiting evidence. Ends by its last evidence, deadline, cancel, loss
     LIENI_READ_PROBING, // evidence is spent; awaits the owner's word that the bytes are good. Ends by it, deadline, cancel, loss
-    LIENI_READ_DRAINING, // done is told; awaits the evidence of what is posted. Ends by it, or by the endpoint's end
-    LIENI_READ_OVER // released
+    LIENI_READ_CHECKING, // the bytes are here, and vouched for if that is due; awaits the comparison of checksums. Ends by it, deadline, cancel, loss
+    LIENI_READ_DRAINING, // done is told; awaits the evidence of what is posted, or the end of a comparison. Ends by it, or by the endpoint's end
+    LIENI_READ_OVER      // released
 };
 
 struct lien_read {
@@ -25,6 +27,8 @@ struct lien_read {
     lien_space *space;
     struct lieni_plan plan;
     struct lieni_key *keys; // n = plan.n_src
+    bool sums;              // they carry checksums
+    struct lieni_check check;
     unsigned flags;
     struct lieni_strand *strand; // of the callbacks
     // Of a borrowed source: done only when the owner said that the call lives ...
@@ -73,5 +77,8 @@ int lieni_read_wait_over(struct lien_read *read);
 void lieni_reads_stop(struct lien_conn *conn, const struct lieni_name *name, int status);
 // The endpoint ended without proof: what is in flight is lost.
 void lieni_read_lost(struct lien_read *read);
+
+// LIEN_EMSGSIZE, after a log line with the limit and the ways out, if the provider does not move so many bytes in one read with all its operations.
+int lieni_read_batch_check(const struct lien_conn *conn, uint64_t bytes);
 
 #endif

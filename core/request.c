@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/channel.h"
+#include "core/check.h"
 #include "core/message.h"
 #include "core/read.h"
 #include "core/verify.h"
@@ -153,6 +154,7 @@ void lieni_request_reply_pump(struct lien_conn *conn)
         if (request->reply_grant) {
             frame.name = body->name;
             frame.total = body->total;
+            frame.sums = body->sums;
             frame.n_keys = body->n_keys;
             memcpy(frame.keys, body->keys, body->n_keys * sizeof(frame.keys[0]));
         }
@@ -333,6 +335,7 @@ static int open_spaces(struct lien_request *request, const struct lieni_frame *f
     int rc = 0;
     request->space_len = frame->space_len;
     request->reply_max = frame->reply_max;
+    request->sums = frame->sums;
     if (frame->n_read_keys == 0)
         return 0;
     request->read = calloc(1, sizeof(*request->read));
@@ -342,6 +345,7 @@ static int open_spaces(struct lien_request *request, const struct lieni_frame *f
                                                .conn = conn->id,
                                                .name = frame->read_name,
                                                .total = frame->read_total,
+                                               .sums = frame->sums,
                                                .n_keys = frame->n_read_keys};
     memcpy(request->read->keys, frame->read_keys, frame->n_read_keys * sizeof(frame->read_keys[0]));
     rc = lieni_import_first(conn, frame->read_name);
@@ -475,14 +479,15 @@ static int reply(struct lien_request *request, int status, const void *data, siz
 }
 
 // The body becomes a held grant, and its buffers are freed by its release.
-static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
+static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n,
+                      const struct lieni_sums *sums)
 {
     uint64_t total = 0;
     if (n > LIEN_BUFS_MAX || (n > 0 && !bufs))
         return LIEN_EINVAL;
     for (size_t i = 0; i < n; i++) {
         if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], request->conn->ctx->mem) ||
-            lieni_buf_kept(bufs[i]))
+            lieni_buf_kept(bufs[i]) || lieni_buf_among(bufs[i], bufs, i))
             return LIEN_EINVAL;
         total += lien_buf_len(bufs[i]);
     }
@@ -493,14 +498,15 @@ static int reply_body(struct lien_request *request, lien_buf **bufs, size_t n)
     struct lieni_token_data *body = calloc(1, sizeof(*body));
     if (!body)
         return LIEN_ENOMEM;
-    int rc = lieni_grant_open(request->conn, bufs, n, 0, lieni_verify_own(request), body->keys,
-                              &body->n_keys, &request->reply_grant);
+    int rc = lieni_grant_open(request->conn, bufs, n, 0, lieni_verify_own(request), sums,
+                              body->keys, &body->n_keys, &request->reply_grant);
     if (rc != 0) {
         free(body);
         return rc;
     }
     body->name = request->reply_grant->name;
     body->total = total;
+    body->sums = sums != NULL;
     request->reply_body = body;
     return 0;
 }
@@ -519,21 +525,30 @@ int lien_request_reply_body(lien_request **slot, int status, const void *data, s
         return LIEN_EFORK;
     struct lien_request *request = *slot;
     lien_ctx *ctx = request->conn->ctx;
+    struct lieni_sums sums;
+    const bool summed = n > 0 && (request->sums || lieni_sums_wanted(ctx, 0));
     lieni_ctx_lock(ctx);
-    int rc = reply(request, status, data, len);
+    int rc = 0;
+    const bool dead = ctx->dead;
+    if (summed && request->state == LIENI_REQUEST_LIVE) // others answer nobody
+        rc = lieni_sums_make(ctx, &(struct lieni_summing){bufs, n, &sums}, 1);
+    if (rc == 0)
+        rc = reply(request, status, data, len);
     if (rc == 0 && n > 0)
-        rc = reply_body(request, bufs, n);
+        rc = reply_body(request, bufs, n, summed ? &sums : NULL);
     if (rc != 0 && request->state == LIENI_REQUEST_LIVE)
         forget_reply(request);
     if (rc == 0) {
         *slot = NULL;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && !dead; i++) {
             lieni_buf_free_locked(bufs[i]); // when it is released
             bufs[i] = NULL;
         }
         finish(request);
     }
     lieni_ctx_unlock(ctx);
+    for (size_t i = 0; i < n && rc == 0 && dead; i++)
+        lien_buf_free(&bufs[i]); // takes the gate of what is left, which comes before the lock
     return rc;
 }
 

@@ -42,6 +42,7 @@ struct lien_request {
     uint64_t space_len;
     uint32_t n_writes; // without an answer and not given up
     bool gave_up;
+    bool sums;                // the call carries checksums: writes and the reply's body are to, too
     struct lieni_node writes; // not done
     void (*on_cancel)(void *arg);
     void *cancel_arg;

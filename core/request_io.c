@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
 #include "core/message.h"
 #include "core/read.h"
 #include "core/request.h"
@@ -297,9 +298,10 @@ static bool send_frame(struct lien_conn *conn, struct lieni_write *write)
     if (frame.first) {
         frame.name = write->source->name;
         frame.total = write->source->total;
+        frame.sums = write->source->sums;
         frame.n_keys = write->source->n_keys;
         memcpy(frame.keys, write->source->keys, frame.n_keys * sizeof(frame.keys[0]));
-        fixed += frame.n_keys * LIENI_KEY_SIZE;
+        fixed += frame.n_keys * lieni_key_size(frame.sums);
     }
     size_t room = (lieni_link_frame_room(&conn->link) - fixed) / LIENI_OP_SIZE;
     uint32_t left = write->n_ops - write->sent;
@@ -340,14 +342,15 @@ static int check_ops(const struct lien_request *request, lien_buf *const *bufs, 
         *total += lien_buf_len(bufs[i]);
     }
     if (!opts->ops)
-        return *total <= request->space_len ? 0 : LIEN_ERANGE;
+        return *total <= request->space_len ? lieni_read_batch_check(request->conn, *total)
+                                            : LIEN_ERANGE;
     int rc = lieni_ops_check(opts->ops, opts->n_ops, *total, request->space_len);
     uint64_t moved = 0;
     for (size_t i = 0; rc == 0 && i < opts->n_ops; i++)
-        moved |= opts->ops[i].len;
+        moved += opts->ops[i].len; // no byte of the space twice: cannot wrap
     if (moved == 0)
         *total = 0; // operations of no bytes
-    return rc;
+    return rc == 0 ? lieni_read_batch_check(request->conn, moved) : rc;
 }
 
 static int copy_ops(struct lieni_write *write, const lien_transfer_opts *opts, uint64_t total)
@@ -362,19 +365,21 @@ static int copy_ops(struct lieni_write *write, const lien_transfer_opts *opts, u
     return 0;
 }
 
-static int hold_source(struct lieni_write *write, lien_buf *const *bufs, size_t n)
+static int hold_source(struct lieni_write *write, lien_buf *const *bufs, size_t n,
+                       const struct lieni_sums *sums)
 {
     struct lien_conn *conn = write->request->conn;
     write->source = calloc(1, sizeof(*write->source));
     if (!write->source)
         return LIEN_ENOMEM;
-    int rc = lieni_grant_open(conn, bufs, n, 0, lieni_verify_own(write->request),
+    int rc = lieni_grant_open(conn, bufs, n, 0, lieni_verify_own(write->request), sums,
                               write->source->keys, &write->source->n_keys, &write->grant);
     if (rc != 0)
         return rc;
     lent_by(write->request, bufs, n);
     write->source->name = write->grant->name;
     write->source->total = write->grant->bytes;
+    write->source->sums = sums != NULL;
     write->grant->over = source_over;
     write->grant->owner = write;
     write->refs++; // the grant's
@@ -405,17 +410,47 @@ static int write_new(struct lien_request *request, struct lieni_write **out)
     return 0;
 }
 
-// *out gets a reference of the caller's.
-static int start_write(struct lien_request *request, lien_buf *const *bufs, size_t n,
-                       const lien_transfer_opts *opts, struct lieni_write **out)
+// Whether the write can be. With `summed` its operations must move whole buffers.
+static int may_write(const struct lien_request *request, lien_buf *const *bufs, size_t n,
+                     const lien_transfer_opts *opts, bool summed, uint64_t *total)
 {
-    struct lien_conn *conn = request->conn;
-    uint64_t total;
     int rc = lieni_request_usable(request);
     if (rc == 0 && request->gave_up)
         rc = LIEN_ESTATE;
     if (rc == 0)
-        rc = check_ops(request, bufs, n, opts, &total);
+        rc = check_ops(request, bufs, n, opts, total);
+    if (rc != 0 || !summed || !opts->ops)
+        return rc;
+    uint64_t lens[LIEN_BUFS_MAX];
+    for (size_t i = 0; i < n; i++)
+        lens[i] = lien_buf_len(bufs[i]);
+    return lieni_check_whole(opts->ops, opts->n_ops, lens, n);
+}
+
+// Whether a write carries checksums: it says so, or its call does.
+static bool summed(const struct lien_request *request, const lien_transfer_opts *opts)
+{
+    return request->sums || lieni_sums_wanted(request->conn->ctx, opts->flags);
+}
+
+// Hashes what is to be written, if it can be.
+static int make_sums(const struct lien_request *request, lien_buf *const *bufs, size_t n,
+                     const lien_transfer_opts *opts, struct lieni_sums *sums)
+{
+    uint64_t total;
+    int rc = may_write(request, bufs, n, opts, true, &total);
+    return rc == 0 ? lieni_sums_make(request->conn->ctx, &(struct lieni_summing){bufs, n, sums}, 1)
+                   : rc;
+}
+
+// *out gets a reference of the caller's.
+static int start_write(struct lien_request *request, lien_buf *const *bufs, size_t n,
+                       const lien_transfer_opts *opts, const struct lieni_sums *sums,
+                       struct lieni_write **out)
+{
+    struct lien_conn *conn = request->conn;
+    uint64_t total;
+    int rc = may_write(request, bufs, n, opts, sums != NULL, &total);
     struct lieni_write *write;
     if (rc == 0)
         rc = write_new(request, &write);
@@ -424,7 +459,7 @@ static int start_write(struct lien_request *request, lien_buf *const *bufs, size
     if (total > 0)
         rc = copy_ops(write, opts, total);
     if (rc == 0 && total > 0)
-        rc = hold_source(write, bufs, n);
+        rc = hold_source(write, bufs, n, sums);
     if (rc != 0) {
         write_unref(write);
         return rc;
@@ -460,13 +495,20 @@ int lien_request_write(lien_request *request, lien_buf *const *bufs, size_t n,
         return LIEN_EINVAL;
     if (lieni_ctx_forked(request->conn->ctx))
         return LIEN_EFORK;
-    int rc = transfer_opts(opts, 0, &full);
+    int rc = transfer_opts(opts, LIEN_CHECKSUM, &full);
     if (rc != 0)
         return rc;
     struct lieni_write *write;
+    struct lieni_sums sums;
+    const bool with = summed(request, &full);
     lien_ctx *ctx = request->conn->ctx;
     lieni_ctx_lock(ctx);
-    rc = start_write(request, bufs, n, &full, &write);
+    request->refs++; // it may end while bytes are hashed
+    if (with)
+        rc = make_sums(request, bufs, n, &full, &sums);
+    if (rc == 0)
+        rc = start_write(request, bufs, n, &full, with ? &sums : NULL, &write);
+    lieni_request_unref(request);
     if (rc == 0)
         write_unref(write);
     lieni_ctx_unlock(ctx);
@@ -481,7 +523,7 @@ int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t
         return LIEN_EINVAL;
     if (lieni_ctx_forked(request->conn->ctx))
         return LIEN_EFORK;
-    int rc = transfer_opts(opts, 0, &full);
+    int rc = transfer_opts(opts, LIEN_CHECKSUM, &full);
     lien_ctx *ctx = request->conn->ctx;
     if (rc == 0 && lieni_dispatch_where(ctx->dispatch, NULL) == LIENI_IN_PROGRESS)
         rc = LIEN_EDEADLK;
@@ -490,11 +532,15 @@ int lien_request_write_wait(lien_request *request, lien_buf *const *bufs, size_t
     full.on_done = NULL;
     full.on_released = NULL;
     struct lieni_write *write;
+    struct lieni_sums sums;
+    const bool with = summed(request, &full);
     lieni_ctx_lock(ctx);
-    request->refs++; // it may end while bytes of others get their verdict
+    request->refs++; // it may end while bytes of others get their verdict, or are hashed
     rc = lieni_verify_leaving(ctx, bufs, n, lieni_verify_own(request), request->deadline);
+    if (rc == 0 && with)
+        rc = make_sums(request, bufs, n, &full, &sums);
     if (rc == 0)
-        rc = start_write(request, bufs, n, &full, &write);
+        rc = start_write(request, bufs, n, &full, with ? &sums : NULL, &write);
     lieni_request_unref(request);
     if (rc == 0) {
         while (!write->done && rc == 0)

@@ -70,7 +70,7 @@ static bool has_policy(const struct lieni_select *s)
 
 bool lieni_select_looks(const struct lieni_select *s, const struct lieni_provider *ops)
 {
-    return ops->candidates && (has_policy(s) || ops->traits->path != LIEN_PATH_KERNEL);
+    return ops->candidates && (has_policy(s) || ops->traits->path == LIEN_PATH_RDMA);
 }
 
 // What was asked for, by whom.
@@ -174,16 +174,15 @@ static void add_candidate(void *arg, const struct lieni_candidate *c)
     if (!v)
         return;
     v->c = *c;
-    v->usable = !lieni_select_refusal(all->s, all->ops, v->why, sizeof v->why) &&
-                !candidate_refusal(all->s, c, v->why, sizeof v->why);
+    v->usable = !candidate_refusal(all->s, c, v->why, sizeof v->why);
 }
 
 static void add_provider(struct collection *all, const struct lieni_provider *ops)
 {
     all->ops = ops;
-    // libfabric shows nothing of a provider that FI_PROVIDER excludes, so only the reason is worth telling.
+    // Of what is ruled out as a whole only the reason is worth telling; libfabric shows nothing of a provider that FI_PROVIDER excludes.
     char why[400];
-    if (ops->candidates && !not_asked(all->s, ops->traits->name, why, sizeof why)) {
+    if (ops->candidates && !lieni_select_refusal(all->s, ops, why, sizeof why)) {
         ops->candidates(add_candidate, all);
         return;
     }
@@ -259,9 +258,9 @@ int lieni_select_all(const struct lieni_select *s, const struct lieni_target *ta
                      struct lieni_verdict **list, size_t *n)
 {
     struct collection all = {.s = s};
-    add_absent(&all);
     for (const struct lieni_provider *const *p = s->platform->providers; *p; p++)
         add_provider(&all, *p);
+    add_absent(&all);
     if (all.out_of_memory) {
         free(all.list);
         return LIEN_ENOMEM;
@@ -298,24 +297,31 @@ bool lieni_select_local(const struct lieni_select *s, const struct lieni_provide
 
 // -- Complaining -------------------------------------------------------------------------------------------------------------------
 
-int lieni_select_complain(const struct lieni_select *s, struct lieni_log *log)
+static void complain_of(const struct lieni_verdict *v, bool known_target, struct lieni_log *log)
+{
+    const char *why = v->why[0]      ? v->why
+                      : known_target ? "leads there" // an offer has one
+                                     : "could not be opened";
+    if (v->c.nic[0])
+        lieni_log_say(log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,
+                      "candidate %s over %s, address %s: %s", v->provider, v->c.nic,
+                      v->c.address[0] ? v->c.address : "none", why);
+    else
+        lieni_log_say(log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER, "candidate %s: %s", v->provider,
+                      why);
+}
+
+int lieni_select_complain(const struct lieni_select *s, const struct lieni_target *target,
+                          struct lieni_log *log)
 {
     struct lieni_verdict *list = NULL;
     size_t n = 0;
     bool known = s->options->provider[0] == '\0';
-    if (lieni_select_all(s, NULL, &list, &n) != 0)
+    if (lieni_select_all(s, target, &list, &n) != 0)
         return LIEN_ENOMEM;
     for (size_t i = 0; i < n; i++) {
-        const struct lieni_verdict *v = &list[i];
-        const char *why = v->usable ? "could not be opened" : v->why;
-        known = known || strcmp(s->options->provider, v->provider) == 0;
-        if (v->c.address[0])
-            lieni_log_say(log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,
-                          "candidate %s over %s, address %s: %s", v->provider, v->c.nic,
-                          v->c.address, why);
-        else
-            lieni_log_say(log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER, "candidate %s: %s",
-                          v->provider, why);
+        known = known || strcmp(s->options->provider, list[i].provider) == 0;
+        complain_of(&list[i], target != NULL, log);
     }
     free(list);
     lieni_log_say(log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,

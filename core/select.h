@@ -4,7 +4,7 @@
 // choose, make the error of a provider that is not there, and are what lien_candidates_each() tells.
 //
 // The rule. A provider is ruled out by option `provider`, FI_PROVIDER, `require_zero_copy`, or by being one that is never chosen by default. Of its candidates those count that are up and that options
-// `nic`, `subnet` and `address` allow. Without these three options a provider over the kernel's TCP goes where the bootstrap went, since the kernel has just shown that it works; others take the
+// `nic`, `subnet` and `address` allow. Without these three options a provider over the kernel's sockets goes where the bootstrap went, since the kernel has just shown that it works; one over RDMA takes the
 // candidate whose address the bootstrap used, or one in the peer's network. With them, one in the peer's network comes before others. Of equals the least loaded, then the first.
 //
 // Constant once opened; under the state lock where a ctx is involved.
@@ -62,7 +62,8 @@ int lieni_select_all(const struct lieni_select *s, const struct lieni_target *ta
 // The local end for one provider. False: none of its candidates reaches the target now.
 bool lieni_select_local(const struct lieni_select *s, const struct lieni_provider *ops,
                         const struct lieni_target *target, struct lieni_selected *out);
-// A log line for each candidate, and one that says what was asked for. Returns LIEN_ENOPROVIDER.
-int lieni_select_complain(const struct lieni_select *s, struct lieni_log *log);
+// A log line for each candidate, with `target` (or NULL) also of those that do not lead there, and one that says what was asked for. Returns LIEN_ENOPROVIDER.
+int lieni_select_complain(const struct lieni_select *s, const struct lieni_target *target,
+                          struct lieni_log *log);
 
 #endif

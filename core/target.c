@@ -47,10 +47,8 @@ static int check_bufs(const lien_ctx *ctx, lien_buf *const *bufs, size_t n)
     for (size_t i = 0; i < n; i++) {
         if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem))
             return LIEN_EINVAL;
-        for (size_t j = 0; j < i; j++) {
-            if (bufs[j] == bufs[i])
-                return LIEN_EINVAL;
-        }
+        if (lieni_buf_among(bufs[i], bufs, i))
+            return LIEN_EINVAL;
         if (lieni_buf_state(bufs[i]) == LIENI_BUF_LOST)
             return LIEN_EQUARANTINED;
         if (lieni_buf_state(bufs[i]) != LIENI_BUF_IDLE)

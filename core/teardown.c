@@ -220,14 +220,15 @@ void lieni_conn_close_locked(struct lien_conn *conn)
 
 void lieni_conn_timer(struct lien_conn *conn)
 {
-    char text[96];
+    char text[96 + LIENI_LIMITS_NOTE], hint[LIENI_LIMITS_NOTE];
     switch (conn->state) {
     case LIENI_CONN_BOOT:
     case LIENI_CONN_FABRIC:
-        snprintf(text, sizeof(text), "not open in time, stage: %s",
+        snprintf(text, sizeof(text), "not open in time, stage: %s%s",
                  conn->state == LIENI_CONN_FABRIC ? "fabric connection"
                  : conn->hs                       ? "bootstrap handshake"
-                                                  : "bootstrap connection");
+                                                  : "bootstrap connection",
+                 lieni_limits_starved(hint, sizeof(hint)));
         lieni_conn_lose(conn, LIEN_ETIMEDOUT, text);
         break;
     case LIENI_CONN_ENDING:
@@ -268,6 +269,8 @@ static void destroy(struct lien_conn *conn)
     lien_ctx *ctx = conn->ctx;
     enum lieni_proof proof = LIENI_UNKNOWN;
     uint64_t late = 0;
+    if (conn->n_checks > 0)
+        return; // a thread looks at memory of its reads: the last of them comes here again
     lieni_timer_clear(&ctx->timers, &conn->timer);
     shut_down(conn);           // a process that was stopped may come here by the timer alone
     lieni_wrs_end(&conn->wrs); // from here on entries prove nothing
@@ -314,6 +317,9 @@ void lieni_conn_on_entry(struct lien_conn *conn, const struct lieni_cqe *cqe)
 
 void lieni_conn_on_down(struct lien_conn *conn, int status)
 {
+    // An orderly peer says so first. In the middle of READs it is lost: where they fail before, as on tcp, their error says it.
+    if (status == LIEN_ECLOSED && conn->reads_outstanding > 0)
+        status = LIEN_EPEERLOST;
     if (conn->state == LIENI_CONN_ENDING)
         lieni_conn_lose(conn, LIEN_ECLOSED, NULL);
     else

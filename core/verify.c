@@ -176,7 +176,7 @@ void lieni_verify_ask_for(struct lien_read *read)
     ask(request->verify);
 }
 
-const struct lieni_doubt *lieni_verify_own(const struct lien_request *request)
+struct lieni_doubt *lieni_verify_own(const struct lien_request *request)
 {
     return request->verify ? request->verify->doubt : NULL;
 }
@@ -212,26 +212,34 @@ static int wait(lien_ctx *ctx, struct lieni_doubt *doubt, uint64_t upto, uint64_
     return rc;
 }
 
-int lieni_verify_leaving(lien_ctx *ctx, lien_buf *const *bufs, size_t n,
-                         const struct lieni_doubt *own, uint64_t deadline)
+// One buffer: 0, or why it may not leave.
+static int leaving(lien_ctx *ctx, lien_buf *buf, const struct lieni_doubt *own, uint64_t deadline)
 {
-    for (size_t i = 0; bufs && n <= LIEN_BUFS_MAX && i < n; i++) {
+    struct lieni_doubt *doubt = lieni_buf_doubt_of(buf);
+    if (!doubt || doubt == own)
+        return 0;
+    const struct lien_request *reader = doubt->reader;
+    if (!reader)
+        return lieni_bufs_may_leave(&buf, 1, own);
+    ask(reader->verify);
+    int rc = wait(ctx, doubt, doubt->last, deadline);
+    return rc == 0 || rc == LIEN_ETIMEDOUT || rc == LIEN_EDEADLK ? rc : LIEN_EUNVERIFIED;
+}
+
+int lieni_verify_leaving(lien_ctx *ctx, lien_buf *const *bufs, size_t n, struct lieni_doubt *own,
+                         uint64_t deadline)
+{
+    int rc = 0;
+    if (own)
+        own->refs++; // its request may end in a wait, and another's doubt come to lie there
+    for (size_t i = 0; rc == 0 && bufs && n <= LIEN_BUFS_MAX && i < n; i++) {
         if (!bufs[i] || !lieni_buf_in_ctx(bufs[i], ctx->mem))
-            return 0;
-        struct lieni_doubt *doubt = lieni_buf_doubt_of(bufs[i]);
-        if (!doubt || doubt == own)
-            continue;
-        const struct lien_request *reader = doubt->reader;
-        if (!reader)
-            return lieni_bufs_may_leave(bufs + i, 1, own);
-        ask(reader->verify);
-        int rc = wait(ctx, doubt, doubt->last, deadline);
-        if (rc == LIEN_ETIMEDOUT || rc == LIEN_EDEADLK)
-            return rc;
-        if (rc != 0)
-            return LIEN_EUNVERIFIED;
+            break;
+        rc = leaving(ctx, bufs[i], own, deadline);
     }
-    return 0;
+    if (own)
+        lieni_doubt_unref(own);
+    return rc;
 }
 
 // -- Public --

@@ -19,11 +19,11 @@ int lieni_verify_may_read(struct lien_request *request, const lien_space *space,
 void lieni_verify_mark(struct lien_read *read);
 void lieni_verify_ask_for(struct lien_read *read);
 // What the request's own writes and reply are the check of; NULL: nothing.
-const struct lieni_doubt *lieni_verify_own(const struct lien_request *request);
+struct lieni_doubt *lieni_verify_own(const struct lien_request *request);
 // The request ends: who waits hears LIEN_ECANCELED.
 void lieni_verify_end(struct lien_request *request);
 // Asks and waits until these bytes may leave: 0 (or they are no good in another way, which the start will tell), LIEN_EUNVERIFIED, LIEN_ETIMEDOUT, LIEN_EDEADLK. Lets go of the lock meanwhile.
-int lieni_verify_leaving(lien_ctx *ctx, lien_buf *const *bufs, size_t n,
-                         const struct lieni_doubt *own, uint64_t deadline);
+int lieni_verify_leaving(lien_ctx *ctx, lien_buf *const *bufs, size_t n, struct lieni_doubt *own,
+                         uint64_t deadline);
 
 #endif

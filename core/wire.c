@@ -5,7 +5,8 @@
 
 #include "core/wire_impl.h"
 
-_Static_assert(LIENI_TOKEN_HEADER + LIEN_BUFS_MAX * LIENI_KEY_SIZE <= LIEN_TOKEN_MAX,
+_Static_assert(LIENI_TOKEN_HEADER + LIEN_BUFS_MAX * (LIENI_KEY_SIZE + LIENI_SUM_SIZE) <=
+                   LIEN_TOKEN_MAX,
                "the largest token fits");
 
 #define NAME_SIZE 8u
@@ -54,30 +55,35 @@ static int decode_msg(const uint8_t *bytes, size_t len, const struct lieni_wire_
     const uint8_t *keys = body + LIENI_BODY_HEADER;
     const size_t rest = len - LIENI_FRAME_HEADER - LIENI_BODY_HEADER;
     const uint32_t n = body[BODY_KEYS];
+    const bool sums = frame_sums(bytes);
+    const size_t all_keys = n * lieni_key_size(sums);
     const uint64_t total = lieni_get64(body + BODY_TOTAL);
 
     if (!lieni_all_zero(body + BODY_ZERO, LIENI_BODY_HEADER - BODY_ZERO))
         return malformed(why, "MSG reserved bytes are not 0");
     if (n == 0 && !lieni_all_zero(body, LIENI_BODY_HEADER))
         return malformed(why, "MSG without buffers has a slot, generation or total");
+    if (n == 0 && sums)
+        return malformed(why, "MSG without buffers has flags");
     if (n > LIEN_BUFS_MAX)
         return malformed(why, "MSG buffers is above 64");
-    if (n * LIENI_KEY_SIZE > rest)
+    if (all_keys > rest)
         return malformed(why, "MSG buffers is above what the frame's length holds");
     if (total > limits->message_max)
         return malformed(why, "MSG total is above message_max");
     int rc = n == 0 ? 0 : check_name(body + BODY_SLOT, limits->grants_max, why);
     if (rc == 0)
-        rc = check_keys(keys, n, total, why);
+        rc = check_keys(keys, n, sums, total, why);
     if (rc != 0)
         return rc;
 
     frame->name = load_name(body + BODY_SLOT);
     frame->total = total;
+    frame->sums = sums;
     frame->n_keys = n;
-    load_keys(keys, n, frame->keys);
-    frame->head = keys + n * LIENI_KEY_SIZE;
-    frame->head_len = rest - n * LIENI_KEY_SIZE;
+    load_keys(keys, n, sums, frame->keys);
+    frame->head = keys + all_keys;
+    frame->head_len = rest - all_keys;
     frame->n_names = 0;
     frame->method_len = 0;
     frame->n_read_keys = 0;
@@ -126,8 +132,8 @@ static int check_header(const uint8_t *bytes, size_t len, size_t frame_max, cons
         return malformed(why, "frame is shorter than its 16 byte header");
     if (len > frame_max)
         return malformed(why, "frame is longer than frame_max");
-    if (bytes[AT_FLAGS] != 0)
-        return malformed(why, "flags are not 0");
+    if ((bytes[AT_FLAGS] & ~LIENI_FRAME_SUMS) != 0)
+        return malformed(why, "flags are unknown");
     if (lieni_get16(bytes + AT_LEN) != len)
         return malformed(why, "length is not the number of bytes received");
     if (!lieni_all_zero(bytes + AT_ZERO, LIENI_FRAME_HEADER - AT_ZERO))
@@ -148,10 +154,14 @@ int lieni_frame_decode(const uint8_t *bytes, size_t len, const struct lieni_wire
         rc = decode_msg(bytes, len, limits, frame, why);
         break;
     case LIENI_FRAME_RELEASE:
-        rc = decode_names(bytes, len, limits->own_grants_max, frame, why);
+        rc = check_no_sums(bytes, why);
+        if (rc == 0)
+            rc = decode_names(bytes, len, limits->own_grants_max, frame, why);
         break;
     case LIENI_FRAME_REVOKE:
-        rc = decode_names(bytes, len, limits->grants_max, frame, why);
+        rc = check_no_sums(bytes, why);
+        if (rc == 0)
+            rc = decode_names(bytes, len, limits->grants_max, frame, why);
         break;
     case LIENI_FRAME_CREDIT:
     case LIENI_FRAME_BEAT:
@@ -159,7 +169,9 @@ int lieni_frame_decode(const uint8_t *bytes, size_t len, const struct lieni_wire
     case LIENI_FRAME_BYE:
     case LIENI_FRAME_GOAWAY:
     case LIENI_FRAME_HEARD:
-        rc = decode_bare(len, frame, why);
+        rc = check_no_sums(bytes, why);
+        if (rc == 0)
+            rc = decode_bare(len, frame, why);
         break;
     case LIENI_FRAME_CALL:
     case LIENI_FRAME_REPLY:
@@ -191,10 +203,10 @@ static void encode_msg(const struct lieni_frame *frame, uint8_t *bytes, _Atomic 
         store_name(body + BODY_SLOT, frame->name);
         lieni_put64(body + BODY_TOTAL, frame->total);
         body[BODY_KEYS] = (uint8_t)frame->n_keys;
-        store_keys(keys, frame->n_keys, frame->keys);
+        store_keys(keys, frame->n_keys, frame->sums, frame->keys);
     }
     if (frame->head_len > 0)
-        lieni_copy_payload(copied, keys + frame->n_keys * LIENI_KEY_SIZE, frame->head,
+        lieni_copy_payload(copied, keys + frame->n_keys * lieni_key_size(frame->sums), frame->head,
                            frame->head_len);
 }
 
@@ -208,8 +220,8 @@ static size_t encoded_len(const struct lieni_frame *frame)
         // A head of any size must not wrap the sum.
         if (frame->head_len > LIENI_FRAME_LEN_MAX)
             return LIENI_FRAME_LEN_MAX + 1;
-        return LIENI_FRAME_HEADER + LIENI_BODY_HEADER + frame->n_keys * LIENI_KEY_SIZE +
-               frame->head_len;
+        return LIENI_FRAME_HEADER + LIENI_BODY_HEADER +
+               frame->n_keys * lieni_key_size(frame->sums) + frame->head_len;
     case LIENI_FRAME_RELEASE:
     case LIENI_FRAME_REVOKE:
         if (frame->n_names < 1 || frame->n_names > LIENI_NAMES_MAX)
@@ -235,6 +247,15 @@ static size_t encoded_len(const struct lieni_frame *frame)
     return part > 0 ? LIENI_FRAME_HEADER + part : 0;
 }
 
+// Of other kinds neither keys nor sums are looked at.
+static bool has_sums(const struct lieni_frame *frame)
+{
+    const bool keyed = frame->kind == LIENI_FRAME_MSG || frame->kind == LIENI_FRAME_REPLY ||
+                       frame->kind == LIENI_FRAME_WRITE;
+    return (keyed && frame->n_keys > 0 && frame->sums) ||
+           (frame->kind == LIENI_FRAME_CALL && frame->sums);
+}
+
 int lieni_frame_encode(const struct lieni_frame *frame, uint8_t *bytes, size_t size,
                        _Atomic uint64_t *copied, size_t *len)
 {
@@ -245,6 +266,8 @@ int lieni_frame_encode(const struct lieni_frame *frame, uint8_t *bytes, size_t s
         return LIEN_EMSGSIZE;
     memset(bytes, 0, LIENI_FRAME_HEADER);
     bytes[AT_KIND] = (uint8_t)frame->kind;
+    if (has_sums(frame))
+        bytes[AT_FLAGS] = LIENI_FRAME_SUMS;
     lieni_put16(bytes + AT_LEN, (uint16_t)need);
     lieni_frame_stamp(bytes, frame->message_credits, frame->control_credits, frame->number);
     switch (frame->kind) {
@@ -303,31 +326,34 @@ int lieni_token_decode(const uint8_t *bytes, size_t len, struct lieni_token_data
     if (len < LIENI_TOKEN_HEADER)
         return malformed(why, "token is shorter than its 32 byte header");
     const uint32_t n = lieni_get16(bytes + TOKEN_KEYS);
+    const uint8_t kind = bytes[TOKEN_KIND] & (uint8_t)~LIENI_TOKEN_SUMS;
+    const bool sums = (bytes[TOKEN_KIND] & LIENI_TOKEN_SUMS) != 0;
     const uint64_t total = lieni_get64(bytes + TOKEN_TOTAL);
     if (memcmp(bytes, token_magic, sizeof token_magic) != 0)
         return malformed(why, "token magic is not LTK1");
     if (bytes[TOKEN_VERSION] != LIENI_WIRE_VERSION)
         return malformed(why, "token version is not 1");
-    if (!token_kind_known(bytes[TOKEN_KIND]))
+    if (!token_kind_known(kind))
         return malformed(why, "token kind is unknown");
     if (n > LIEN_BUFS_MAX)
         return malformed(why, "token buffers is not 0..64");
-    if (len != LIENI_TOKEN_HEADER + n * LIENI_KEY_SIZE)
-        return malformed(why, "token length is not 32 + 24 for each buffer");
+    if (len != LIENI_TOKEN_HEADER + n * lieni_key_size(sums))
+        return malformed(why, "token length is not 32 + 24 for each buffer, or 32 with checksums");
     if (lieni_get64(bytes + TOKEN_CONN) == 0)
         return malformed(why, "token connection is 0");
     if (lieni_get32(bytes + TOKEN_GEN) == 0)
         return malformed(why, "token generation is 0");
-    int rc = check_keys(bytes + LIENI_TOKEN_HEADER, n, total, why);
+    int rc = check_keys(bytes + LIENI_TOKEN_HEADER, n, sums, total, why);
     if (rc != 0)
         return rc;
 
-    token->kind = (enum lieni_token_kind)bytes[TOKEN_KIND];
+    token->kind = (enum lieni_token_kind)kind;
+    token->sums = sums;
     token->conn = lieni_get64(bytes + TOKEN_CONN);
     token->name = load_name(bytes + TOKEN_SLOT);
     token->total = total;
     token->n_keys = n;
-    load_keys(bytes + LIENI_TOKEN_HEADER, n, token->keys);
+    load_keys(bytes + LIENI_TOKEN_HEADER, n, sums, token->keys);
     return 0;
 }
 
@@ -340,11 +366,11 @@ void lieni_token_encode(const struct lieni_token_data *token, lien_token *out)
     uint8_t *bytes = out->bytes;
     memcpy(bytes, token_magic, sizeof token_magic);
     bytes[TOKEN_VERSION] = LIENI_WIRE_VERSION;
-    bytes[TOKEN_KIND] = (uint8_t)token->kind;
+    bytes[TOKEN_KIND] = (uint8_t)(token->kind | (token->sums ? LIENI_TOKEN_SUMS : 0));
     lieni_put16(bytes + TOKEN_KEYS, (uint16_t)token->n_keys);
     lieni_put64(bytes + TOKEN_CONN, token->conn);
     store_name(bytes + TOKEN_SLOT, token->name);
     lieni_put64(bytes + TOKEN_TOTAL, token->total);
-    store_keys(bytes + LIENI_TOKEN_HEADER, token->n_keys, token->keys);
-    out->len = (uint32_t)(LIENI_TOKEN_HEADER + token->n_keys * LIENI_KEY_SIZE);
+    store_keys(bytes + LIENI_TOKEN_HEADER, token->n_keys, token->sums, token->keys);
+    out->len = (uint32_t)(LIENI_TOKEN_HEADER + token->n_keys * lieni_key_size(token->sums));
 }

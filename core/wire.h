@@ -17,10 +17,11 @@
 // -- Frames: one SEND each ---------------------------------------------------------------------------------------------------------
 
 #define LIENI_FRAME_HEADER                                                                         \
-    16u // kind 1, flags 1 (0), length 2 of the whole frame, message credits 2, control credits 2, number 4 (counts frames of this direction from 1, wraps), zero 4
+    16u // kind 1, flags 1, length 2 of the whole frame, message credits 2, control credits 2, number 4 (counts frames of this direction from 1, wraps), zero 4
 #define LIENI_BODY_HEADER                                                                          \
     24u // slot 4, generation 4, total 8, buffers 1, zero 7: in each MSG frame; buffers 0: all zero
 #define LIENI_KEY_SIZE  24u // remote address 8, key 8, length 8
+#define LIENI_SUM_SIZE  8u  // checksum of a buffer: the rest of a key where they carry one
 #define LIENI_NAMES_MAX 64u // grant names in one RELEASE or REVOKE frame
 
 enum lieni_frame_kind {
@@ -81,7 +82,14 @@ struct lieni_key {
     uint64_t addr;
     uint64_t key;
     uint64_t len;
+    uint64_t sum; // XXH3 of the buffer's bytes, where the keys carry one; else 0
 };
+
+// Bytes of one key on the wire.
+static inline size_t lieni_key_size(bool sums)
+{
+    return LIENI_KEY_SIZE + (sums ? LIENI_SUM_SIZE : 0);
+}
 
 struct lieni_probe {
     uint32_t id;
@@ -98,6 +106,8 @@ struct lieni_frame {
     // MSG, CALL, REPLY, WRITE (the source)
     struct lieni_name name; // of the body's grant; gen 0: no body
     uint64_t total;         // bytes of the body, the sum of the keys' lengths
+    bool
+        sums; // all keys of the frame carry checksums; CALL: those of its answers are to carry them too
     uint32_t n_keys;
     struct lieni_key keys[LIEN_BUFS_MAX];
     const uint8_t *head; // MSG, CALL, REPLY: into the frame
@@ -155,18 +165,20 @@ void lieni_frame_stamp(uint8_t *bytes, uint16_t message_credits, uint16_t contro
 // -- Tokens ------------------------------------------------------------------------------------------------------------------------
 
 #define LIENI_TOKEN_HEADER                                                                         \
-    32u // magic "LTK1" 4, version 1, kind 1, buffers 2, connection 8, slot 4, generation 4, total 8; then keys
+    32u // magic "LTK1" 4, version 1, kind 1 (with LIENI_TOKEN_SUMS: keys carry checksums), buffers 2, connection 8, slot 4, generation 4, total 8; then keys
 
 enum lieni_token_kind {
     LIENI_TOKEN_HELD = 1,
     LIENI_TOKEN_BORROWED = 2
 };
+#define LIENI_TOKEN_SUMS 0x80u
 
 struct lieni_token_data {
     enum lieni_token_kind kind;
     uint64_t conn; // connection id, from the session id
     struct lieni_name name;
     uint64_t total;
+    bool sums; // all keys carry checksums
     uint32_t n_keys;
     struct lieni_key keys[LIEN_BUFS_MAX];
 };

@@ -59,8 +59,8 @@ static int check_call(const uint8_t *bytes, const struct lieni_wire_limits *limi
 }
 
 // A grant of the sender: slot, generation and total at `bytes`, `n` keys elsewhere.
-static int check_grant(const uint8_t *bytes, const uint8_t *keys, uint32_t n, uint64_t most,
-                       const struct lieni_wire_limits *limits, const char **why)
+static int check_grant(const uint8_t *bytes, const uint8_t *keys, uint32_t n, bool sums,
+                       uint64_t most, const struct lieni_wire_limits *limits, const char **why)
 {
     const uint64_t total = lieni_get64(bytes + GRANT_TOTAL);
     if (n == 0)
@@ -70,16 +70,17 @@ static int check_grant(const uint8_t *bytes, const uint8_t *keys, uint32_t n, ui
     if (total > most)
         return malformed(why, "total is above its limit");
     int rc = check_name(bytes, limits->grants_max, why);
-    return rc == 0 ? check_keys(keys, n, total, why) : rc;
+    return rc == 0 ? check_keys(keys, n, sums, total, why) : rc;
 }
 
 static void load_body(struct lieni_frame *frame, const uint8_t *grant, const uint8_t *keys,
-                      uint32_t n)
+                      uint32_t n, bool sums)
 {
     frame->name = load_name(grant);
     frame->total = lieni_get64(grant + GRANT_TOTAL);
+    frame->sums = sums;
     frame->n_keys = n;
-    load_keys(keys, n, frame->keys);
+    load_keys(keys, n, sums, frame->keys);
 }
 
 static int decode_call(const uint8_t *bytes, size_t len, const struct lieni_wire_limits *limits,
@@ -90,7 +91,8 @@ static int decode_call(const uint8_t *bytes, size_t len, const struct lieni_wire
         return malformed(why, "CALL length is below 80, its fixed part");
     const size_t rest = len - LIENI_FRAME_HEADER - LIENI_CALL_FIXED;
     const uint32_t n = at[CALL_KEYS], n_read = at[CALL_READ_KEYS], method_len = at[CALL_METHOD];
-    const size_t all_keys = (n + n_read) * LIENI_KEY_SIZE;
+    const bool sums = frame_sums(bytes);
+    const size_t all_keys = (n + n_read) * lieni_key_size(sums);
     if (n > LIEN_BUFS_MAX || n_read > LIEN_BUFS_MAX)
         return malformed(why, "CALL buffers is above 64");
     if (method_len == 0)
@@ -102,15 +104,15 @@ static int decode_call(const uint8_t *bytes, size_t len, const struct lieni_wire
     if (lieni_get32(at + CALL_DEADLINE) == 0 || lieni_get32(at + CALL_DEADLINE) == UINT32_MAX)
         return malformed(why, "CALL deadline is 0 or without end");
     const uint8_t *keys = at + LIENI_CALL_FIXED;
-    const uint8_t *read_keys = keys + n * LIENI_KEY_SIZE;
+    const uint8_t *read_keys = keys + n * lieni_key_size(sums);
     const uint8_t *method = keys + all_keys;
     if (memchr(method, 0, method_len) != NULL)
         return malformed(why, "CALL method has a NUL");
     int rc = check_call(at, limits, !limits->side, why);
     if (rc == 0)
-        rc = check_grant(at + CALL_BODY, keys, n, limits->message_max, limits, why);
+        rc = check_grant(at + CALL_BODY, keys, n, sums, limits->message_max, limits, why);
     if (rc == 0)
-        rc = check_grant(at + CALL_READ, read_keys, n_read, UINT64_MAX, limits, why);
+        rc = check_grant(at + CALL_READ, read_keys, n_read, sums, UINT64_MAX, limits, why);
     if (rc != 0)
         return rc;
     no_body(frame);
@@ -118,11 +120,11 @@ static int decode_call(const uint8_t *bytes, size_t len, const struct lieni_wire
     frame->deadline_ms = lieni_get32(at + CALL_DEADLINE);
     frame->reply_max = lieni_get64(at + CALL_REPLY_MAX);
     frame->space_len = lieni_get64(at + CALL_SPACE);
-    load_body(frame, at + CALL_BODY, keys, n);
+    load_body(frame, at + CALL_BODY, keys, n, sums);
     frame->read_name = load_name(at + CALL_READ);
     frame->read_total = lieni_get64(at + CALL_READ + GRANT_TOTAL);
     frame->n_read_keys = n_read;
-    load_keys(read_keys, n_read, frame->read_keys);
+    load_keys(read_keys, n_read, sums, frame->read_keys);
     frame->method = (const char *)method;
     frame->method_len = method_len;
     frame->head = method + method_len;
@@ -143,8 +145,12 @@ static int decode_reply(const uint8_t *bytes, size_t len, const struct lieni_wir
         return malformed(why, "REPLY length is below 48, its fixed part");
     const size_t rest = len - LIENI_FRAME_HEADER - REPLY_FIXED;
     const uint32_t n = at[REPLY_KEYS];
+    const bool sums = frame_sums(bytes);
+    const size_t all_keys = n * lieni_key_size(sums);
     const uint8_t *keys = at + REPLY_FIXED;
-    if (n > LIEN_BUFS_MAX || n * LIENI_KEY_SIZE > rest)
+    if (n == 0 && sums)
+        return malformed(why, "REPLY without buffers has flags");
+    if (n > LIEN_BUFS_MAX || all_keys > rest)
         return malformed(why, "REPLY buffers is above 64, or what the frame's length holds");
     if (at[REPLY_UNBEGUN] > 1)
         return malformed(why, "REPLY unbegun is not 0 or 1");
@@ -154,16 +160,16 @@ static int decode_reply(const uint8_t *bytes, size_t len, const struct lieni_wir
     if (rc == 0)
         rc = check_status(at + REPLY_STATUS, why);
     if (rc == 0)
-        rc = check_grant(at + REPLY_BODY, keys, n, limits->message_max, limits, why);
+        rc = check_grant(at + REPLY_BODY, keys, n, sums, limits->message_max, limits, why);
     if (rc != 0)
         return rc;
     no_body(frame);
     frame->call = lieni_get64(at);
     frame->status = (int32_t)lieni_get32(at + REPLY_STATUS);
     frame->unbegun = at[REPLY_UNBEGUN] != 0;
-    load_body(frame, at + REPLY_BODY, keys, n);
-    frame->head = keys + n * LIENI_KEY_SIZE;
-    frame->head_len = rest - n * LIENI_KEY_SIZE;
+    load_body(frame, at + REPLY_BODY, keys, n, sums);
+    frame->head = keys + all_keys;
+    frame->head_len = rest - all_keys;
     return 0;
 }
 
@@ -188,18 +194,21 @@ static int decode_write(const uint8_t *bytes, size_t len, const struct lieni_wir
         return malformed(why, "WRITE length is below 48, its fixed part");
     const size_t rest = len - LIENI_FRAME_HEADER - LIENI_WRITE_FIXED;
     const uint32_t n = at[WRITE_KEYS], n_ops = lieni_get16(at + WRITE_OPS), flags = at[WRITE_FLAGS];
+    const bool sums = frame_sums(bytes);
     const uint8_t *keys = at + LIENI_WRITE_FIXED;
+    if (n == 0 && sums)
+        return malformed(why, "WRITE without buffers has header flags");
     if ((flags & ~(FLAG_FIRST | FLAG_LAST)) != 0)
         return malformed(why, "WRITE flags are unknown");
     if (n > LIEN_BUFS_MAX || (n > 0) != ((flags & FLAG_FIRST) != 0))
         return malformed(why, "WRITE buffers is not 1..64 in the first frame and 0 in others");
     if (n_ops < 1 || n_ops > LIEN_OPS_MAX)
         return malformed(why, "WRITE operations is not 1..1024");
-    if (rest != n * LIENI_KEY_SIZE + n_ops * LIENI_OP_SIZE)
+    if (rest != n * lieni_key_size(sums) + n_ops * LIENI_OP_SIZE)
         return malformed(why, "WRITE length is not that of its buffers and operations");
     int rc = check_call(at, limits, limits->side, why);
     if (rc == 0)
-        rc = check_grant(at + WRITE_BODY, keys, n, UINT64_MAX, limits, why);
+        rc = check_grant(at + WRITE_BODY, keys, n, sums, UINT64_MAX, limits, why);
     if (rc != 0)
         return rc;
     no_body(frame);
@@ -207,9 +216,9 @@ static int decode_write(const uint8_t *bytes, size_t len, const struct lieni_wir
     frame->write = lieni_get32(at + WRITE_ID);
     frame->first = (flags & FLAG_FIRST) != 0;
     frame->last = (flags & FLAG_LAST) != 0;
-    load_body(frame, at + WRITE_BODY, keys, n);
+    load_body(frame, at + WRITE_BODY, keys, n, sums);
     frame->n_ops = n_ops;
-    frame->ops = keys + n * LIENI_KEY_SIZE;
+    frame->ops = keys + n * lieni_key_size(sums);
     return 0;
 }
 
@@ -288,6 +297,10 @@ int lieni_wire_call_decode(enum lieni_frame_kind kind, const uint8_t *bytes, siz
                            const struct lieni_wire_limits *limits, struct lieni_frame *frame,
                            const char **why)
 {
+    const bool keyed = kind == LIENI_FRAME_CALL || kind == LIENI_FRAME_REPLY ||
+                       kind == LIENI_FRAME_WRITE;
+    if (!keyed && check_no_sums(bytes, why) != 0)
+        return LIEN_EPROTO;
     switch (kind) {
     case LIENI_FRAME_CALL:
         return decode_call(bytes, len, limits, frame, why);
@@ -324,7 +337,7 @@ static void store_body(uint8_t *grant, uint8_t *keys, const struct lieni_frame *
         return;
     store_name(grant, frame->name);
     lieni_put64(grant + GRANT_TOTAL, frame->total);
-    store_keys(keys, frame->n_keys, frame->keys);
+    store_keys(keys, frame->n_keys, frame->sums, frame->keys);
 }
 
 static void store_head(uint8_t *at, const struct lieni_frame *frame, _Atomic uint64_t *copied)
@@ -335,8 +348,9 @@ static void store_head(uint8_t *at, const struct lieni_frame *frame, _Atomic uin
 
 static void encode_call(const struct lieni_frame *frame, uint8_t *at, _Atomic uint64_t *copied)
 {
-    uint8_t *keys = at + LIENI_CALL_FIXED, *read_keys = keys + frame->n_keys * LIENI_KEY_SIZE;
-    uint8_t *method = read_keys + frame->n_read_keys * LIENI_KEY_SIZE;
+    uint8_t *keys = at + LIENI_CALL_FIXED,
+            *read_keys = keys + frame->n_keys * lieni_key_size(frame->sums);
+    uint8_t *method = read_keys + frame->n_read_keys * lieni_key_size(frame->sums);
     memset(at, 0, LIENI_CALL_FIXED);
     lieni_put64(at, frame->call);
     lieni_put32(at + CALL_DEADLINE, frame->deadline_ms);
@@ -349,7 +363,7 @@ static void encode_call(const struct lieni_frame *frame, uint8_t *at, _Atomic ui
     if (frame->n_read_keys > 0) {
         store_name(at + CALL_READ, frame->read_name);
         lieni_put64(at + CALL_READ + GRANT_TOTAL, frame->read_total);
-        store_keys(read_keys, frame->n_read_keys, frame->read_keys);
+        store_keys(read_keys, frame->n_read_keys, frame->sums, frame->read_keys);
     }
     memcpy(method, frame->method, frame->method_len);
     store_head(method + frame->method_len, frame, copied);
@@ -363,7 +377,7 @@ static void encode_reply(const struct lieni_frame *frame, uint8_t *at, _Atomic u
     at[REPLY_KEYS] = (uint8_t)frame->n_keys;
     at[REPLY_UNBEGUN] = frame->unbegun;
     store_body(at + REPLY_BODY, at + REPLY_FIXED, frame);
-    store_head(at + REPLY_FIXED + frame->n_keys * LIENI_KEY_SIZE, frame, copied);
+    store_head(at + REPLY_FIXED + frame->n_keys * lieni_key_size(frame->sums), frame, copied);
 }
 
 static void encode_write(const struct lieni_frame *frame, uint8_t *at)
@@ -376,7 +390,8 @@ static void encode_write(const struct lieni_frame *frame, uint8_t *at)
     at[WRITE_KEYS] = (uint8_t)frame->n_keys;
     lieni_put16(at + WRITE_OPS, (uint16_t)frame->n_ops);
     store_body(at + WRITE_BODY, keys, frame);
-    memcpy(keys + frame->n_keys * LIENI_KEY_SIZE, frame->ops, frame->n_ops * LIENI_OP_SIZE);
+    memcpy(keys + frame->n_keys * lieni_key_size(frame->sums), frame->ops,
+           frame->n_ops * LIENI_OP_SIZE);
 }
 
 static void encode_probes(const struct lieni_frame *frame, uint8_t *at, bool answers)
@@ -397,7 +412,7 @@ static void encode_probes(const struct lieni_frame *frame, uint8_t *at, bool ans
 
 size_t lieni_wire_call_len(const struct lieni_frame *frame)
 {
-    const size_t keys = frame->n_keys * LIENI_KEY_SIZE;
+    const size_t keys = frame->n_keys * lieni_key_size(frame->sums);
     if (frame->n_keys > LIEN_BUFS_MAX || frame->n_read_keys > LIEN_BUFS_MAX ||
         frame->method_len > LIENI_METHOD_MAX || frame->n_ops > LIEN_OPS_MAX ||
         frame->n_probes > LIENI_PROBES_MAX)
@@ -405,8 +420,8 @@ size_t lieni_wire_call_len(const struct lieni_frame *frame)
     const size_t head = frame->head_len > LIENI_FRAME_LEN_MAX ? LIENI_FRAME_LEN_MAX
                                                               : frame->head_len;
     if (frame->kind == LIENI_FRAME_CALL && frame->method_len > 0)
-        return LIENI_CALL_FIXED + keys + frame->n_read_keys * LIENI_KEY_SIZE + frame->method_len +
-               head;
+        return LIENI_CALL_FIXED + keys + frame->n_read_keys * lieni_key_size(frame->sums) +
+               frame->method_len + head;
     if (frame->kind == LIENI_FRAME_REPLY)
         return REPLY_FIXED + keys + head;
     if (frame->kind == LIENI_FRAME_CANCEL)

@@ -14,19 +14,33 @@
 // The length field has 16 bits: one byte less than the largest frame_max.
 #define LIENI_FRAME_LEN_MAX 65535u
 
+// In the header's byte of flags.
+#define LIENI_FRAME_SUMS 1u
+static inline bool frame_sums(const uint8_t *bytes)
+{
+    return (bytes[1] & LIENI_FRAME_SUMS) != 0;
+}
+
 static inline int malformed(const char **why, const char *text)
 {
     *why = text;
     return LIEN_EPROTO;
 }
 
+// Of kinds that bring no keys.
+static inline int check_no_sums(const uint8_t *bytes, const char **why)
+{
+    return frame_sums(bytes) ? malformed(why, "flags are not 0") : 0;
+}
+
 // -- Keys and names, in frames and tokens alike ------------------------------------------------------------------------------------
 
 // `n` keys at `bytes`: each at least a byte long and within the address space, their lengths adding up to `total`.
-static inline int check_keys(const uint8_t *bytes, uint32_t n, uint64_t total, const char **why)
+static inline int check_keys(const uint8_t *bytes, uint32_t n, bool sums, uint64_t total,
+                             const char **why)
 {
     uint64_t left = total;
-    for (uint32_t i = 0; i < n; i++, bytes += LIENI_KEY_SIZE) {
+    for (uint32_t i = 0; i < n; i++, bytes += lieni_key_size(sums)) {
         uint64_t addr = lieni_get64(bytes);
         uint64_t len = lieni_get64(bytes + 16);
         if (len == 0)
@@ -43,21 +57,24 @@ static inline int check_keys(const uint8_t *bytes, uint32_t n, uint64_t total, c
     return 0;
 }
 
-static inline void load_keys(const uint8_t *bytes, uint32_t n, struct lieni_key *keys)
+static inline void load_keys(const uint8_t *bytes, uint32_t n, bool sums, struct lieni_key *keys)
 {
-    for (uint32_t i = 0; i < n; i++, bytes += LIENI_KEY_SIZE) {
+    for (uint32_t i = 0; i < n; i++, bytes += lieni_key_size(sums)) {
         keys[i].addr = lieni_get64(bytes);
         keys[i].key = lieni_get64(bytes + 8);
         keys[i].len = lieni_get64(bytes + 16);
+        keys[i].sum = sums ? lieni_get64(bytes + LIENI_KEY_SIZE) : 0;
     }
 }
 
-static inline void store_keys(uint8_t *bytes, uint32_t n, const struct lieni_key *keys)
+static inline void store_keys(uint8_t *bytes, uint32_t n, bool sums, const struct lieni_key *keys)
 {
-    for (uint32_t i = 0; i < n; i++, bytes += LIENI_KEY_SIZE) {
+    for (uint32_t i = 0; i < n; i++, bytes += lieni_key_size(sums)) {
         lieni_put64(bytes, keys[i].addr);
         lieni_put64(bytes + 8, keys[i].key);
         lieni_put64(bytes + 16, keys[i].len);
+        if (sums)
+            lieni_put64(bytes + LIENI_KEY_SIZE, keys[i].sum);
     }
 }
 
@@ -89,6 +106,7 @@ static inline void no_body(struct lieni_frame *frame)
 {
     frame->name = (struct lieni_name){0, 0};
     frame->total = 0;
+    frame->sums = false;
     frame->n_keys = 0;
     frame->head = NULL;
     frame->head_len = 0;

@@ -7,7 +7,6 @@
 
 #include "provider/provider.h"
 
-extern const struct lieni_absent
-    lieni_absent_providers[]; // in order of preference, ended by an empty name
+extern const struct lieni_absent lieni_absent_providers[]; // ended by an empty name
 
 #endif

@@ -17,7 +17,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/queue.h>
-#include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -122,6 +121,14 @@ __attribute__((format(printf, 4, 5))) static int say(struct lieni_net *net, lien
     return code;
 }
 
+// An error of the system, with the limit behind it.
+static int say_limit(struct lieni_net *net, const char *what, int error)
+{
+    char hint[LIENI_LIMITS_NOTE];
+    return say(net, LIEN_LOG_ERROR, LIEN_ESYS, "%s: %s%s", what, strerror(error),
+               lieni_limits_note(error, hint, sizeof hint));
+}
+
 static int watch_fd(struct lieni_net *net, int fd, uint32_t events, struct watch *watch)
 {
     struct epoll_event event = {.events = events, .data.ptr = watch};
@@ -205,8 +212,7 @@ static int net_open(const struct lieni_env *env, const struct lieni_report *repo
     if (net->epfd < 0 || net->wakefd < 0 || net->timerfd < 0 ||
         watch_fd(net, net->wakefd, EPOLLIN, &net->wake) != 0 ||
         watch_fd(net, net->timerfd, EPOLLIN, &net->timer) != 0)
-        code = say(net, LIEN_LOG_ERROR, LIEN_ESYS, "bootstrap: making descriptors: %s",
-                   strerror(errno));
+        code = say_limit(net, "bootstrap: making descriptors", errno);
     else
         code = lieni_resolver_open(net->wakefd, &net->resolver);
     if (code != 0) {
@@ -271,8 +277,11 @@ static int net_listen(struct lieni_net *net, const char *text, void *user,
     const char *why = lieni_address_parse(text, &address);
     if (!why)
         why = lieni_address_listen(&address, &fd);
-    if (why)
-        return say(net, LIEN_LOG_ERROR, LIEN_EADDR, "cannot listen at '%s': %s", text, why);
+    if (why) {
+        char hint[LIENI_LIMITS_NOTE];
+        return say(net, LIEN_LOG_ERROR, LIEN_EADDR, "cannot listen at '%s': %s%s", text, why,
+                   lieni_limits_starved(hint, sizeof hint));
+    }
     int code = lieni_address_bound(&address, fd, bound, size);
     if (code == 0)
         code = accept_on(net, fd, text, user, out);
@@ -355,8 +364,10 @@ static void drop_fd(struct lieni_stream *stream)
 
 static void fail(struct lieni_stream *stream, int code, const char *why)
 {
+    char hint[LIENI_LIMITS_NOTE];
+    lieni_limits_starved(hint, sizeof hint); // while its own is still open
     drop_fd(stream);
-    say(stream->net, LIEN_LOG_WARN, code, "cannot connect to '%s': %s", stream->name, why);
+    say(stream->net, LIEN_LOG_WARN, code, "cannot connect to '%s': %s%s", stream->name, why, hint);
     stream->status = code;
     enter(stream, DEAD);
     note(stream, TELL_FAILED);
@@ -625,12 +636,10 @@ static void pause_accepting(struct lieni_acceptor *acceptor, int error)
 {
     struct lieni_net *net = acceptor->net;
     if (!net->starved) {
-        struct rlimit limit = {0};
-        getrlimit(RLIMIT_NOFILE, &limit);
+        char hint[LIENI_LIMITS_NOTE];
         say(net, LIEN_LOG_ERROR, LIEN_ESYS,
-            "accepting a connection: %s; the limit of descriptors (RLIMIT_NOFILE) is %llu; trying "
-            "again every %ld ms",
-            strerror(error), (unsigned long long)limit.rlim_cur, ACCEPT_PAUSE_NS / 1000000);
+            "accepting a connection: %s%s; trying again every %ld ms", strerror(error),
+            lieni_limits_note(error, hint, sizeof hint), ACCEPT_PAUSE_NS / 1000000);
     }
     net->starved = true;
     acceptor->paused = true;

@@ -10,7 +10,9 @@
 #include "provider/absent.h"
 #include "provider/bootstrap.h"
 #include "provider/sockets/sockets.h"
+#include "provider/stream/providers.h"
 #include "provider/tcp/tcp.h"
+#include "provider/verbs/verbs.h"
 
 static uint64_t now(void *self)
 {
@@ -35,8 +37,11 @@ static void random_bytes(void *self, void *buf, size_t len)
     }
 }
 
-static const struct lieni_provider *const providers[] = {&lieni_provider_tcp,
-                                                         &lieni_provider_sockets, NULL};
+// The first that leads to a peer is taken; those behind tcp are only ever asked for by name.
+static const struct lieni_provider *const providers[] = {
+    &lieni_provider_verbs,  &lieni_provider_tcp, &lieni_provider_sockets,
+    &lieni_provider_stream, &lieni_provider_ws,  &lieni_provider_wss,
+    &lieni_provider_h2c,    &lieni_provider_h2,  NULL};
 
 static const struct lieni_platform platform = {
     .env = {.self = NULL, .now = now, .random = random_bytes},

@@ -26,6 +26,9 @@ static void run_done(struct lieni_task *task)
     lien_buf *buf = alloc->buf;
     int status = alloc->status;
     free(alloc);
+    if (buf) {
+        lieni_buf_wipe(buf);
+    }
     on_done(arg, status, buf);
 }
 
@@ -133,8 +136,10 @@ int lien_pool_alloc_wait(lien_pool *pool, size_t len, uint32_t timeout_ms, lien_
     } else {
         lieni_pool_wait_stop(&blocked.wait);
     }
+    rc = lieni_mem_done(root, rc);
     if (rc == 0) {
+        lieni_buf_wipe(blocked.buf);
         *out = blocked.buf;
     }
-    return lieni_mem_done(root, rc);
+    return rc;
 }

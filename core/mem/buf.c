@@ -83,6 +83,9 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
         lieni_list_append(&root->bufs, &buf->all);
     }
     buf->cap = cap;
+    buf->room = cap;
+    buf->old = cap;
+    buf->wipe = 0;
     buf->addr = addr;
     buf->app = chunk->app + (addr - chunk->base);
     buf->id = ++root->bufs_made;
@@ -96,6 +99,7 @@ lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, 
     buf->received = false;
     buf->kept = false;
     buf->doubt = NULL;
+    lieni_list_init(&buf->exposures);
     lieni_list_init(&buf->spare);
     atomic_store_explicit(&buf->len, len, memory_order_relaxed);
     atomic_store_explicit(&buf->state, LIENI_BUF_IDLE, memory_order_relaxed);
@@ -136,6 +140,14 @@ bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root)
     return buf && alive(buf) && buf->root == root;
 }
 
+bool lieni_buf_among(const lien_buf *buf, lien_buf *const *bufs, size_t n)
+{
+    size_t i = 0;
+    while (i < n && bufs[i] != buf)
+        i++;
+    return i < n;
+}
+
 void *lieni_buf_addr(const lien_buf *buf)
 {
     return buf->addr;
@@ -145,9 +157,14 @@ static void go_home(lien_buf *buf)
 {
     struct lieni_chunk *chunk = buf->chunk;
     struct lieni_block *block = buf->block;
+    if (lieni_buf_exposed(buf)) {
+        buf->freed =
+            true; // its holder is done with it; home it goes when nobody knows its keys [R16]
+        return;
+    }
     lieni_buf_retire(buf);
     if (block) {
-        lieni_pool_home(chunk->pool, block, buf->cap, buf->received);
+        lieni_pool_home(chunk->pool, block, buf->room, buf->received);
         return;
     }
     chunk->used--;
@@ -173,6 +190,12 @@ static void free_or_defer(lien_buf *buf)
         return;
     }
     go_home(buf);
+}
+
+void lieni_buf_settle_freed(lien_buf *buf)
+{
+    if (buf->freed && state_of(buf) == LIENI_BUF_IDLE)
+        go_home(buf);
 }
 
 void lieni_buf_free_locked(lien_buf *buf)
@@ -337,6 +360,7 @@ void lieni_buf_give(lien_buf *buf)
     if (ends_wrongly(buf, alive(buf) && state_of(buf) == LIENI_BUF_TARGET, "give")) {
         return;
     }
+    buf->old = buf->cap;
     settle(buf);
     lieni_mem_reap(root);
 }
@@ -409,6 +433,7 @@ void lieni_mem_domain_ended(struct lieni_mem_root *root, struct lieni_domain *do
 {
     lieni_mem_assert_locked(root);
     lieni_pins_domain_ended(root, domain, proven);
+    lieni_exposures_domain_ended(root, domain, proven);
     lieni_regions_domain_ended(root, domain, proven);
     // Going home can free other buffers' waiters into lending again, but adds no loss to a domain that is gone.
     struct lieni_node ended;
@@ -482,6 +507,7 @@ void lieni_buf_trim(lien_buf *buf, size_t len)
     lieni_mem_assert_locked(buf->root);
     if (state_of(buf) == LIENI_BUF_IDLE && len <= buf->cap) {
         atomic_store_explicit(&buf->len, len, memory_order_relaxed);
+        lieni_buf_hide(buf, len);
     }
 }
 

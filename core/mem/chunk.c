@@ -122,8 +122,11 @@ static uint8_t *map_one(const lien_pool *pool, size_t len, int fd)
     int kind = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | (huge ? MAP_HUGETLB : 0);
     void *base = mmap(NULL, len, PROT_READ | PROT_WRITE, kind | (huge ? 0 : MAP_NORESERVE), fd, 0);
     if (base == MAP_FAILED) {
-        lieni_mem_fail(pool->root, LIEN_ENOMEM, "mmap of %zu bytes%s: %s", len,
-                       huge ? " on huge pages" : "", strerror(errno));
+        char hint[LIENI_LIMITS_NOTE];
+        const int error = errno;
+        lieni_mem_fail(pool->root, LIEN_ENOMEM, "mmap of %zu bytes%s: %s%s", len,
+                       huge ? " on huge pages" : "", strerror(error),
+                       lieni_limits_note(error, hint, sizeof hint));
         return NULL;
     }
     // A child must never share these pages: copy on write would take them away under a DMA.
@@ -149,8 +152,10 @@ static int guarded_file(const lien_pool *pool, size_t len)
     unsigned huge = pool->flags & LIEN_HUGE_PAGES ? MFD_HUGETLB : 0;
     int fd = memfd_create("lien-pool", MFD_CLOEXEC | huge);
     if (fd < 0 || ftruncate(fd, (off_t)len) != 0) {
-        lieni_mem_fail(pool->root, LIEN_ENOMEM, "a guarded pool's memfd of %zu bytes: %s", len,
-                       strerror(errno));
+        char hint[LIENI_LIMITS_NOTE];
+        const int error = errno;
+        lieni_mem_fail(pool->root, LIEN_ENOMEM, "a guarded pool's memfd of %zu bytes: %s%s", len,
+                       strerror(error), lieni_limits_note(error, hint, sizeof hint));
         if (fd >= 0) {
             close(fd);
         }
@@ -382,6 +387,18 @@ struct lieni_block *lieni_block_take(lien_pool *pool, size_t pages)
         split(pool, block, pages);
     }
     return block;
+}
+
+// Blocks are cut off at their start, so what was never handed out is mostly a chunk's end: one number for each chunk knows it.
+size_t lieni_block_hand_out(struct lieni_block *block)
+{
+    struct lieni_chunk *chunk = block->chunk;
+    const size_t end = block->page + block->pages;
+    const size_t before = chunk->handed_out < end ? chunk->handed_out : end;
+    if (chunk->handed_out < end) {
+        chunk->handed_out = end;
+    }
+    return before > block->page ? (before - block->page) * LIENI_PAGE : 0;
 }
 
 // `second` follows `first`; both are out of the bins.

@@ -8,6 +8,8 @@
 //   chunk.c   mapped memory, its blocks, its return to the system
 //   region.c  registrations of chunks, one per domain
 //   buf.c     handles, states, losses
+//   expose.c  whose keys peers still know
+//   sum.c     checksums of buffers, and zeroing
 //   pin.c     what stays mapped and registered for late READs
 //   doubt.c   marks of bytes that nobody vouched for
 //   pool.c    limits, reserve, waiting
@@ -45,15 +47,16 @@ struct lieni_mem_root {
     unsigned fork_generation;
     struct lieni_strand *strand; // on_released of lien_mems
     struct lieni_node pools, mems;
-    struct lieni_node kept;     // chunks that should be gone and still have regions or buffers
-    struct lieni_node regions;  // of all chunks
-    struct lieni_node losses;   // of all buffers
-    struct lieni_node pins;     // that were lost
-    struct lieni_node bufs;     // every handle, live or spare
-    struct lieni_node spare;    // handles to use again, the longest unused first
-    struct lieni_chunk *graves; // to be unmapped when the lock is free
-    uint64_t live;              // handles in use
-    uint64_t bytes_out, bytes_lost;
+    struct lieni_node kept;      // chunks that should be gone and still have regions or buffers
+    struct lieni_node regions;   // of all chunks
+    struct lieni_node losses;    // of all buffers
+    struct lieni_node pins;      // that were lost
+    struct lieni_node exposures; // to connections whose end was not proved
+    struct lieni_node bufs;      // every handle, live or spare
+    struct lieni_node spare;     // handles to use again, the longest unused first
+    struct lieni_chunk *graves;  // to be unmapped when the lock is free
+    uint64_t live;               // handles in use
+    uint64_t bytes_out, bytes_lost, bytes_exposed;
     uint64_t bufs_made; // ids
     uint64_t guard_skipped;
     bool abandoned; // never freed
@@ -85,6 +88,7 @@ struct lieni_chunk {
     uint8_t *app;  // the application's: a second mapping if guarded, else the same
     size_t len;
     size_t page;                     // what can be protected: 4096, or a huge page
+    size_t handed_out;               // pages from the start on that ever were, as part of a buffer
     struct lieni_guard_range *range; // guarded: what the fault handler knows of it
     struct lieni_node regions;
     struct lieni_block *first;
@@ -124,6 +128,17 @@ struct lieni_pin {
     struct lieni_domain *domain; // that it was lost to; NULL: not lost, or lost for good
 };
 
+// A connection that knows a key of the buffer's.
+struct lieni_exposure {
+    struct lieni_node by_buf;  // buf.exposures
+    struct lieni_node by_conn; // the connection's list, or root.exposures
+    lien_buf *buf;
+    uint64_t conn; // its serial
+    uint64_t
+        grants; // that showed it a key, over or not; a buffer that is twice in one counts twice
+    struct lieni_domain *domain; // whose end would prove it over: the endpoint's did not; else NULL
+};
+
 struct lien_buf {
     _Atomic uint32_t magic;
     _Atomic int state; // enum lieni_buf_state; set by set_state() in buf.c only
@@ -141,8 +156,12 @@ struct lien_buf {
     struct lieni_loss loss; // the first of them
     bool forever;           // lost to a domain whose end proved nothing
     bool freed;             // by its holder, while lent
-    bool received;          // counts against the reserve first
-    bool kept; // a space, a message or a request owns it: the application only looks at it
+    struct lieni_node exposures;
+    size_t old;    // bytes from its start on that may hold something: zeroed before a READ [R16]
+    size_t wipe;   // bytes to be zeroed before the application gets it
+    size_t room;   // bytes that count against the pool's limit: cap, but for lieni_buf_trim()
+    bool received; // counts against the reserve first
+    bool kept;     // a space, a message or a request owns it: the application only looks at it
     struct lieni_doubt *doubt; // a reference: bytes of its read number doubt_read are in doubt
     uint64_t doubt_read;
     size_t doubt_len;   // up to where
@@ -161,6 +180,10 @@ struct lien_pool {
     bool guarded;
     int node;
     size_t limit, reserve; // whole pages
+    lien_reuse reuse;
+    uint64_t peer, peer_id; // LIEN_REUSE_PEER: serial and id of the connection it is of, once it is
+    uint64_t peer_grants;   // buffers that were granted to it, over or not
+    size_t exposed, expose_max; // LIEN_REUSE_PROVEN
     size_t out_plain, out_received;
     size_t mapped, class_mapped;
     size_t page; // of its chunks: 4096, or a huge page
@@ -226,6 +249,8 @@ size_t lieni_huge_page(void);
 void lieni_pool_add_chunk(lien_pool *pool, struct lieni_chunk *chunk);
 size_t lieni_class_pages(size_t pages); // rounded up to its class
 struct lieni_block *lieni_block_take(lien_pool *pool, size_t pages);
+// A buffer is made of it. Bytes from its start on that others may have had before: the rest is as the system gave it, zeros that cost nothing.
+size_t lieni_block_hand_out(struct lieni_block *block);
 void lieni_block_free(lien_pool *pool, struct lieni_block *block);
 void lieni_pool_trim(lien_pool *pool, bool all);
 int lieni_numa_check(struct lieni_mem_root *root, int node);
@@ -235,9 +260,22 @@ bool lieni_regions_close(struct lieni_chunk *chunk); // true: none is left
 void lieni_regions_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain,
                                 bool proven);
 
+// expose.c
+bool lieni_buf_exposed(const lien_buf *buf);
+void lieni_exposures_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain,
+                                  bool proven);
+
 // pin.c
 void lieni_pins_domain_ended(struct lieni_mem_root *root, struct lieni_domain *domain, bool proven);
 void lieni_pins_abandon(struct lieni_mem_root *root);
+
+// sum.c
+// Zeroes what its last holder left, before the application gets it. Only the caller knows the buffer, and does not hold the lock: it can take long.
+void lieni_buf_wipe(lien_buf *buf);
+// LIEN_ZERO: the first `old` bytes of a new buffer are what others left. Received ones are zeroed piece by piece, before each READ; others are to be wiped.
+void lieni_buf_owes(lien_buf *buf, size_t old);
+// LIEN_ZERO: it is `len` bytes long, all of them read. What lies behind them is zeroed as far as the page goes, and the pages behind are out of its holder's reach.
+void lieni_buf_hide(lien_buf *buf, size_t len);
 
 // buf.c
 // 0, LIEN_EINVAL, LIEN_EFORK. Without the lock.
@@ -245,6 +283,8 @@ int lieni_buf_check(const lien_buf *buf);
 lien_buf *lieni_buf_new(struct lieni_mem_root *root, struct lieni_chunk *chunk, uint8_t *addr,
                         size_t len, size_t cap);
 void lieni_buf_retire(lien_buf *buf);
+// It was freed, and nobody knows its keys any more: home, unless it is lent or lost.
+void lieni_buf_settle_freed(lien_buf *buf);
 void lieni_losses_abandon(struct lieni_mem_root *root);
 const char *lieni_buf_state_name(enum lieni_buf_state state);
 static inline bool lieni_buf_guarded(const lien_buf *buf)

@@ -13,6 +13,7 @@
 
 #include "provider/provider.h"
 
+struct lieni_node;
 struct lieni_mem_root; // one per ctx: all pools and lien_mems
 
 // Lives in the ctx. `lock` is the state lock, also taken by the public functions of pool and buf. `post` queues user callbacks (see dispatch.h).
@@ -103,6 +104,23 @@ size_t lieni_buf_doubt_len(const lien_buf *buf);
 // May these bytes leave by a way that checks what `own` (or NULL) stands for and nothing else? 0, LIEN_EUNVERIFIED.
 int lieni_bufs_may_leave(lien_buf *const *bufs, size_t n, const struct lieni_doubt *own);
 
+// Reuse (R16). Whether its pool's policy is LIEN_REUSE_PROVEN: then each grant has regions of its own.
+bool lieni_buf_proven(const lien_buf *buf);
+// Whether these can be granted over this connection (its serial, for the peer may choose the id): 0; LIEN_ESTATE (the pool is another connection's alone), LIEN_ELIMIT (expose_max).
+int lieni_bufs_may_expose(lien_buf *const *bufs, size_t n, uint64_t conn);
+// They are: from now on memory of a LIEN_REUSE_PROVEN pool goes home only after lieni_exposures_end() of `list`, the connection's. `id`: for texts only. LIEN_ENOMEM: nothing changed.
+int lieni_bufs_expose(lien_buf *const *bufs, size_t n, uint64_t conn, uint64_t id,
+                      struct lieni_node *list);
+// They were not, after all: the keys of one grant never left. What other grants of this connection showed stays.
+void lieni_bufs_unexpose(lien_buf *const *bufs, size_t n, uint64_t conn);
+// The connection's endpoint is gone: proven, or they wait for the domain's end.
+void lieni_exposures_end(struct lieni_node *list, struct lieni_domain *domain, bool proven);
+
+// The checksum of `len` bytes (UINT64_MAX: all) from `at` on of these buffers seen as one run. Without the lock; they are lent meanwhile.
+uint64_t lieni_bufs_sum(lien_buf *const *bufs, uint32_t n, uint64_t at, uint64_t len);
+// In pools with LIEN_ZERO: these bytes are about to be read into.
+void lieni_buf_zero(lien_buf *buf, uint64_t at, uint64_t len);
+
 // For a holder of a borrow: whether the buffer is freed when its last lend ends. Returns what it was before.
 bool lieni_buf_set_freed(lien_buf *buf, bool freed);
 
@@ -119,6 +137,8 @@ void lieni_pool_unref(lien_pool *pool);
 
 enum lieni_buf_state lieni_buf_state(const lien_buf *buf);
 bool lieni_buf_in_ctx(const lien_buf *buf, const struct lieni_mem_root *root);
+// Whether it is one of these. What frees or keeps buffers takes each once.
+bool lieni_buf_among(const lien_buf *buf, lien_buf *const *bufs, size_t n);
 
 // Whether the handle is one that was not freed (also not freed while lent). For checks of handles from outside.
 bool lieni_buf_alive(const lien_buf *buf);
@@ -136,7 +156,7 @@ struct lieni_region {
 };
 int lieni_buf_region(lien_buf *buf, const struct lieni_provider *prov, struct lieni_domain *domain,
                      struct lieni_region *region);
-// A region of the buffer's own (LIEN_REVOCABLE), that peers may READ; closed by the caller with prov->mr_close before it ends its borrow. If that fails, the borrow ends by
+// A region of the buffer's own (LIEN_REVOCABLE, LIEN_REUSE_PROVEN), of its length at this time (above 0), that peers may READ; closed by the caller with prov->mr_close before it ends its borrow. If that fails, the borrow ends by
 // lieni_buf_lose(). Before the domain's end, in any case.
 int lieni_buf_own_region(lien_buf *buf, const struct lieni_provider *prov,
                          struct lieni_domain *domain, struct lieni_region *region);
@@ -170,12 +190,14 @@ int lieni_pool_open_locked(struct lieni_mem_root *root, const lien_pool_opts *op
 int lieni_pool_alloc_locked(lien_pool *pool, size_t len, lien_buf **buf);
 void lieni_pool_close_locked(lien_pool *pool);
 void lieni_buf_free_locked(lien_buf *buf);
-// Bytes in use of a buffer that is IDLE; at most its capacity.
+// Bytes in use of a buffer that is IDLE, all of which were read; at most its capacity, which a pool with LIEN_ZERO makes those bytes in whole pages.
 void lieni_buf_trim(lien_buf *buf, size_t len);
 
 // Levels for the metrics. Out: bytes in buffers handed out. Lost: bytes of buffers in LOST, and of memory kept because its regions would not close.
 uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root);
 uint64_t lieni_mem_bytes_lost(const struct lieni_mem_root *root);
+// Of LIEN_REUSE_PROVEN pools: bytes of buffers whose keys peers still know.
+uint64_t lieni_mem_bytes_exposed(const struct lieni_mem_root *root);
 // What the application has open: pools (the ctx's own among them), registered memory, and buffers that are in no space and no message.
 struct lieni_mem_left {
     uint64_t pools, mems, bufs;

@@ -27,7 +27,7 @@ static size_t smaller(size_t a, size_t b)
 
 static int opts_check(struct lieni_mem_root *root, lien_pool_opts *opts)
 {
-    if (opts->flags & ~(LIEN_HUGE_PAGES | LIEN_GUARD | LIEN_UNGUARDED)) {
+    if (opts->flags & ~(LIEN_HUGE_PAGES | LIEN_GUARD | LIEN_UNGUARDED | LIEN_ZERO)) {
         return lieni_mem_fail(root, LIEN_EINVAL, "pool flags 0x%x: unknown flag", opts->flags);
     }
     if (opts->flags & LIEN_GUARD && opts->flags & LIEN_UNGUARDED) {
@@ -45,6 +45,13 @@ static int opts_check(struct lieni_mem_root *root, lien_pool_opts *opts)
     if (opts->reserve > opts->limit) {
         return lieni_mem_fail(root, LIEN_EINVAL, "pool reserve %zu is above its limit %zu",
                               opts->reserve, opts->limit);
+    }
+    if (opts->reuse > LIEN_REUSE_PEER) {
+        return lieni_mem_fail(root, LIEN_EINVAL, "pool reuse %u: unknown", (unsigned)opts->reuse);
+    }
+    if (opts->expose_max > opts->limit) {
+        return lieni_mem_fail(root, LIEN_EINVAL, "pool expose_max %zu is above its limit %zu",
+                              opts->expose_max, opts->limit);
     }
     if (opts->populate > opts->limit) {
         return lieni_mem_fail(root, LIEN_EINVAL, "pool populate %zu is above its limit %zu",
@@ -64,6 +71,10 @@ static lien_pool *pool_new(struct lieni_mem_root *root, const lien_pool_opts *op
     pool->guarded = opts->flags & LIEN_GUARD ||
                     (root->args.guard && !(opts->flags & LIEN_UNGUARDED));
     pool->node = opts->numa_node;
+    pool->reuse = opts->reuse;
+    // Whole pages, as buffers are counted: so it is at least the smallest buffer.
+    pool->expose_max = pages_up(opts->expose_max ? opts->expose_max : opts->limit - opts->limit / 2,
+                                LIENI_PAGE);
     pool->limit = pages_up(opts->limit, LIENI_PAGE);
     pool->reserve = pages_up(opts->reserve, LIENI_PAGE);
     pool->page = opts->flags & LIEN_HUGE_PAGES ? lieni_huge_page() : LIENI_PAGE;
@@ -269,6 +280,10 @@ static int place(lien_pool *pool, size_t len, bool received, lien_buf **out)
     }
     buf->block = block;
     buf->received = received;
+    size_t old = lieni_block_hand_out(block);
+    if (pool->flags & LIEN_ZERO) { // what its last holder left [R16]
+        lieni_buf_owes(buf, old < bytes ? old : bytes);
+    }
     *(received ? &pool->out_received : &pool->out_plain) += bytes;
     pool->root->bytes_out += bytes;
     *out = buf;
@@ -309,6 +324,9 @@ int lieni_pool_alloc_locked(lien_pool *pool, size_t len, lien_buf **out)
 {
     lieni_mem_assert_locked(pool->root);
     int rc = alloc_now(pool, len, false, out);
+    if (rc == 0) {
+        lieni_buf_wipe(*out); // the ctx's own slabs: of a pool without LIEN_ZERO
+    }
     lieni_mem_reap(pool->root);
     return rc;
 }
@@ -330,8 +348,14 @@ int lien_pool_alloc(lien_pool *pool, size_t len, lien_buf **out)
     if (lieni_mem_forked(root)) {
         return LIEN_EFORK;
     }
+    lien_buf *buf;
     lieni_mem_enter(root);
-    return lieni_mem_done(root, alloc_now(pool, len, false, out));
+    int rc = lieni_mem_done(root, alloc_now(pool, len, false, &buf));
+    if (rc == 0) {
+        lieni_buf_wipe(buf);
+        *out = buf;
+    }
+    return rc;
 }
 
 // -- Waiting ---------------------------------------------------------------------------------------

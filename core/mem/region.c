@@ -99,7 +99,8 @@ int lieni_buf_own_region(lien_buf *buf, const struct lieni_provider *prov,
     lieni_mem_assert_locked(buf->root);
     struct lieni_mr *mr;
     struct lieni_mr_info info;
-    int rc = prov->mr_reg(domain, buf->addr, buf->cap, LIENI_ACCESS_REMOTE, &mr, &info);
+    // Its length and no more: what the rest of its last page holds was not granted.
+    int rc = prov->mr_reg(domain, buf->addr, lien_buf_len(buf), LIENI_ACCESS_REMOTE, &mr, &info);
     if (rc) {
         return rc;
     }

@@ -66,8 +66,9 @@ int lieni_mem_root_open(const struct lieni_mem_args *args, struct lieni_mem_root
     (void)pthread_once(&fork_once, watch_forks);
     root->fork_generation = atomic_load_explicit(&fork_generation, memory_order_relaxed);
     root->args = *args;
-    struct lieni_node *heads[] = {&root->pools,  &root->mems, &root->kept,  &root->regions,
-                                  &root->losses, &root->bufs, &root->spare, &root->pins};
+    struct lieni_node *heads[] = {&root->pools,   &root->mems,   &root->kept,
+                                  &root->regions, &root->losses, &root->bufs,
+                                  &root->spare,   &root->pins,   &root->exposures};
     for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
         lieni_list_init(heads[i]);
     }
@@ -147,7 +148,7 @@ void lieni_mem_assert_locked(struct lieni_mem_root *root)
 int lieni_mem_fail(struct lieni_mem_root *root, int code, const char *format, ...)
 {
     if (root->args.log) {
-        char text[256];
+        char text[384];
         va_list args;
         va_start(args, format);
         vsnprintf(text, sizeof text, format, args);
@@ -254,6 +255,11 @@ uint64_t lieni_mem_bytes_out(const struct lieni_mem_root *root)
 uint64_t lieni_mem_bytes_lost(const struct lieni_mem_root *root)
 {
     return root->bytes_lost;
+}
+
+uint64_t lieni_mem_bytes_exposed(const struct lieni_mem_root *root)
+{
+    return root->bytes_exposed;
 }
 
 uint64_t lieni_mem_guard_skipped(const struct lieni_mem_root *root)

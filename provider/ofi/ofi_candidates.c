@@ -10,12 +10,8 @@
 void lieni_ofi_candidates(const struct lieni_ofi *ofi, lieni_candidate_fn *tell, void *arg)
 {
     struct lieni_candidate none = {.state = LIEN_CANDIDATE_REFUSED};
-    const char *fault = lieni_ofi_environment_fault();
-    if (fault)
-        snprintf(none.reason, sizeof none.reason, "%s", fault);
-    else if (lieni_ofi_offered(ofi, none.reason, sizeof none.reason)) {
+    if (lieni_ofi_offered(ofi, none.reason, sizeof none.reason))
         lieni_interfaces(tell, arg);
-        return;
-    }
-    tell(arg, &none);
+    else
+        tell(arg, &none);
 }

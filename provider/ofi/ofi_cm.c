@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connection management of one half-open endpoint, in a short-lived thread of its own: libfabric may block in it for as long as a peer likes (a half-sent request or response
-// blocks fi_eq_read) [R18]. The thread owns the endpoint's libfabric objects until it sets `over` under prov->lock, together with its result; it then touches nothing any more.
+// Connection management of one half-open endpoint, in a short-lived thread of its own: libfabric may block in it for as long as a peer likes (a half-sent request blocks
+// fi_eq_read or fi_trywait, which reads as well) [R18]. The thread owns the endpoint's libfabric objects until it sets `over` under prov->lock, together with its result; it then touches nothing any more.
 // It ends at once when canceled, unless libfabric holds it. It posts receives only while it is not canceled, and before it accepts or connects.
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "provider/bootstrap.h"
 #include "provider/ofi/ofi.h"
 
 // Bytes of private data that any provider may hand us.
@@ -45,21 +47,21 @@ static bool canceled(struct lieni_ep *ep)
     return atomic_load_explicit(&ep->cm.cancel, memory_order_acquire);
 }
 
-// Whether both are the same, in time that does not depend on where they differ.
-static bool same(const uint8_t *a, const uint8_t *b, size_t len)
+// Whether the private data is what the bootstrap says. In constant time.
+static bool expected(const struct lieni_ep *ep, const struct cm_event *event, int64_t len)
 {
-    volatile uint8_t difference = 0;
-    for (size_t i = 0; i < len; i++)
-        difference = (uint8_t)(difference | (a[i] ^ b[i]));
-    return difference == 0;
+    return len >= LIENI_CM_DATA &&
+           sodium_memcmp(event_data(event), ep->cm.expect_data, LIENI_CM_DATA) == 0;
 }
 
 static int failed(struct lieni_ep *ep, const char *what, ssize_t rc)
 {
     ep->cm.provider_error = (int)(rc < 0 ? -rc : rc);
     int code = lieni_ofi_code(ep->cm.provider_error);
-    lieni_ofi_say(ep->prov, LIEN_LOG_WARN, code, "%s: %s: %s (%d)", ep->cm.peer, what,
-                  fi_strerror(ep->cm.provider_error), ep->cm.provider_error);
+    char hint[LIENI_LIMITS_NOTE];
+    lieni_ofi_say(ep->prov, LIEN_LOG_WARN, code, "%s: %s: %s (%d)%s", ep->cm.peer, what,
+                  fi_strerror(ep->cm.provider_error), ep->cm.provider_error,
+                  lieni_limits_starved(hint, sizeof hint));
     return code == LIEN_EAGAIN || code == LIEN_EBUSY ? LIEN_EIO : code;
 }
 
@@ -129,6 +131,11 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
     // What providers offer by default (tcp: 256) may be fewer than the credits that were promised.
     if (info->rx_attr->size < ep->cm.n_recvs)
         info->rx_attr->size = ep->cm.n_recvs;
+    if (ep->prov->ofi->connected_queues) {
+        size_t rest = ep->posts_max - ep->cm.n_recvs;
+        info->tx_attr->size = rest > 0 ? rest : 1;
+        info->rx_attr->size = ep->cm.n_recvs > 0 ? ep->cm.n_recvs : 1;
+    }
     rc = fi_endpoint(domain->domain, info, &ep->ep, NULL);
     if (rc != 0)
         return failed(ep, "fi_endpoint", rc);
@@ -137,6 +144,11 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
         rc = fi_ep_bind(ep->ep, &ep->cq->fid, FI_TRANSMIT | FI_RECV);
     if (rc == 0)
         rc = fi_enable(ep->ep);
+    ep->enabled = rc == 0;
+    // Before the first receive: it may never get as far as to be connected.
+    const struct lieni_ofi_device_ops *device = ep->prov->ofi->device;
+    if (rc == 0 && device)
+        device->made(domain->device, &ep->name);
     return rc == 0 ? 0 : failed(ep, "binding the endpoint", rc);
 }
 
@@ -174,8 +186,7 @@ static int await_connected(struct lieni_ep *ep)
                       kind);
         return LIEN_EIO;
     }
-    if (!ep->cm.server &&
-        (len < LIENI_CM_DATA || !same(event_data(&event), ep->cm.expect_data, LIENI_CM_DATA))) {
+    if (!ep->cm.server && !expected(ep, &event, len)) {
         lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
                       "%s: the peer that accepted is not the one of the bootstrap", ep->cm.peer);
         return LIEN_EPROTO;
@@ -238,6 +249,25 @@ static int dial(struct lieni_ep *ep)
     return code;
 }
 
+static void reject(struct lieni_ep *ep, struct fi_info *stranger)
+{
+    struct sockaddr_storage addr = {0};
+    char name[96] = "an unknown address";
+    if (stranger->dest_addr && stranger->dest_addrlen <= sizeof addr) {
+        memcpy(&addr, stranger->dest_addr, stranger->dest_addrlen);
+        (void)lieni_address_name(&addr, name, sizeof name);
+    }
+    lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
+                  "%s: rejected a connection from %s: its private data is not that of the "
+                  "bootstrap",
+                  ep->cm.peer, name);
+    fi_reject(ep->cm.pep, stranger->handle, NULL, 0);
+    fi_freeinfo(stranger);
+    pthread_mutex_lock(&ep->prov->lock);
+    lieni_ofi_wake(ep->prov); // progress writes the log; nothing else may happen for long
+    pthread_mutex_unlock(&ep->prov->lock);
+}
+
 // Waits for the request of the right peer; rejects others.
 static int await_request(struct lieni_ep *ep, struct fi_info **request)
 {
@@ -252,16 +282,11 @@ static int await_request(struct lieni_ep *ep, struct fi_info **request)
             return failed(ep, "waiting for a connection", error);
         if (kind != FI_CONNREQ)
             continue;
-        if (len >= LIENI_CM_DATA && same(event_data(&event), ep->cm.expect_data, LIENI_CM_DATA)) {
+        if (expected(ep, &event, len)) {
             *request = event_info(&event);
             return 0;
         }
-        lieni_ofi_say(ep->prov, LIEN_LOG_WARN, LIEN_EPROTO,
-                      "%s: rejected a connection that is not the one of the bootstrap",
-                      ep->cm.peer);
-        struct fi_info *stranger = event_info(&event);
-        fi_reject(ep->cm.pep, stranger->handle, NULL, 0);
-        fi_freeinfo(stranger);
+        reject(ep, event_info(&event));
     }
 }
 
@@ -314,6 +339,8 @@ static void *run(void *arg)
     struct lieni_ep *ep = arg;
     struct lieni_prov *prov = ep->prov;
     int code = ep->cm.server ? serve(ep) : dial(ep);
+    if (code == 0)
+        lieni_ofi_learn(ep);
     if (code == 0)
         code = descriptors(ep);
     ep->cm.status = code;

@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include "provider/ofi/ofi.h"
 
@@ -71,11 +70,10 @@ int lieni_ofi_fail(struct lieni_prov *prov, lien_level level, const char *what, 
 {
     int positive = (int)(error < 0 ? -error : error);
     int code = lieni_ofi_code(positive);
-    char hint[96] = "";
-    struct rlimit limit;
-    if (positive == FI_EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        snprintf(hint, sizeof hint, "; the limit of descriptors (RLIMIT_NOFILE) is %llu",
-                 (unsigned long long)limit.rlim_cur);
+    char hint[LIENI_LIMITS_NOTE];
+    lieni_limits_note(positive == FI_EMFILE ? EMFILE : positive, hint, sizeof hint);
+    if (hint[0] == '\0')
+        lieni_limits_starved(hint, sizeof hint);
     lieni_ofi_say(prov, level, code, "%s: %s (%d)%s", what, fi_strerror(positive), positive, hint);
     return code;
 }

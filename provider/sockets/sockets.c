@@ -22,7 +22,8 @@ static const struct lieni_traits traits = {
     .posts_max = 16384,
 };
 
-static const struct lieni_ofi ofi = {.traits = &traits, .mode = 0};
+static atomic_bool offered;
+static const struct lieni_ofi ofi = {.traits = &traits, .mode = 0, .offered = &offered};
 
 static int open_sockets(const struct lieni_prov_args *args, struct lieni_prov **prov)
 {

@@ -20,7 +20,8 @@ static const struct lieni_traits traits = {
     .posts_max = 16384, // nor here: it bounds the queue's memory
 };
 
-static const struct lieni_ofi ofi = {.traits = &traits, .mode = 0};
+static atomic_bool offered;
+static const struct lieni_ofi ofi = {.traits = &traits, .mode = 0, .offered = &offered};
 
 static int open_tcp(const struct lieni_prov_args *args, struct lieni_prov **prov)
 {

@@ -15,22 +15,7 @@
 
 #include <lien/lien.h>
 
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s:%d (pid %d): %s\n", __FILE__, __LINE__, (int)getpid(), #x);        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define CHECK_RC(call, expected)                                                                   \
-    do {                                                                                           \
-        int rc_ = (call);                                                                          \
-        if (rc_ != (expected)) {                                                                   \
-            fprintf(stderr, "%s:%d (pid %d): %s is %s\n", __FILE__, __LINE__, (int)getpid(),       \
-                    #call, lien_errname(rc_));                                                     \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/support/check.h"
 
 static lien_pool *pool;
 static lien_ctx *ctx;

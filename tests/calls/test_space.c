@@ -25,7 +25,7 @@ static lien_request *call(struct world *w, const lien_call_opts *opts, lien_call
 
 static const size_t sizes[] = {1, 4095, 65536, 1000001, 16 * MIB};
 
-Test(space, reads_of_each_size, .timeout = 60)
+Test(space, reads_of_each_size, .timeout = 500)
 {
     struct lieni_sim_config config;
     lieni_sim_config_init(&config, LIENI_SIM_TCP);
@@ -55,7 +55,7 @@ Test(space, reads_of_each_size, .timeout = 60)
     world_close(w);
 }
 
-Test(space, writes_of_each_size, .timeout = 60)
+Test(space, writes_of_each_size, .timeout = 500)
 {
     struct lieni_sim_config config;
     lieni_sim_config_init(&config, LIENI_SIM_TCP);
@@ -83,7 +83,7 @@ Test(space, writes_of_each_size, .timeout = 60)
 }
 
 // 64 buffers of odd sizes on both sides, 1024 operations that turn the order round.
-Test(space, many_buffers_and_operations, .timeout = 60)
+Test(space, many_buffers_and_operations, .timeout = 500)
 {
     struct world *w = plain();
     lien_buf *src[64], *dst[64], *back[64];
@@ -529,12 +529,12 @@ static void reuse_at_each_moment(bool hold)
     world_close(w);
 }
 
-Test(space, source_reused_at_each_moment, .timeout = 100)
+Test(space, source_reused_at_each_moment, .timeout = 500)
 {
     reuse_at_each_moment(false);
 }
 
-Test(space, source_reused_and_no_cancel_comes, .timeout = 100)
+Test(space, source_reused_and_no_cancel_comes, .timeout = 500)
 {
     reuse_at_each_moment(true);
 }

@@ -385,7 +385,7 @@ static void reuse_at_every_step(enum mode mode, enum lieni_sim_class kind, uint6
 }
 
 #define EVERY_STEP(name, mode)                                                                     \
-    Test(verify, name##_source_reused_at_every_step, .timeout = 150)                               \
+    Test(verify, name##_source_reused_at_every_step, .timeout = 500)                               \
     {                                                                                              \
         reuse_at_every_step(mode, LIENI_SIM_TCP, 1);                                               \
         for (uint64_t seed = 1; seed <= 3; seed++)                                                 \

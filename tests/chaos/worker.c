@@ -9,11 +9,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/address.h"
 #include "tests/chaos/worker.h"
 
 #define POOL_BYTES    ((size_t)96 << 20)
@@ -58,16 +60,29 @@ bool worker_take_fault(enum chaos_fault fault)
 
 // -- Levels ----------------------------------------------------------------------------------------------------------------------
 
-static unsigned entries_in(const char *path)
+static unsigned descriptors(void)
 {
     unsigned n = 0;
-    DIR *dir = opendir(path);
+    DIR *dir = opendir("/proc/self/fd");
     if (!dir)
         return 0;
     for (const struct dirent *e = readdir(dir); e; e = readdir(dir))
         n += e->d_name[0] != '.';
     closedir(dir);
-    return n - (path[11] == 'f'); // its own descriptor
+    return n - 1; // its own descriptor
+}
+
+// The kernel's own count: a listing of /proc/self/task may end early when a thread ends meanwhile.
+static unsigned threads_running(void)
+{
+    char line[128];
+    unsigned n = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file && n == 0 && fgets(line, sizeof line, file))
+        (void)sscanf(line, "Threads: %u", &n);
+    if (file)
+        fclose(file);
+    return n;
 }
 
 static unsigned mappings(void)
@@ -105,9 +120,9 @@ static struct chaos_levels levels(void)
     lien_ctx_stats st = {.size = sizeof st};
     lien_ctx_stats_get(worker.ctx, &st);
     const unsigned forgotten = st.conns_open == 0 ? forgotten_sockets() : 0;
-    return (struct chaos_levels){.fds = entries_in("/proc/self/fd") - forgotten,
+    return (struct chaos_levels){.fds = descriptors() - forgotten,
                                  .forgotten = forgotten,
-                                 .threads = entries_in("/proc/self/task"),
+                                 .threads = threads_running(),
                                  .maps = mappings(),
                                  .conns = st.conns_open,
                                  .grants = st.grants_live,
@@ -191,7 +206,7 @@ static void starve_of_descriptors(void)
     if (getrlimit(RLIMIT_NOFILE, &was) != 0)
         return;
     low = was;
-    low.rlim_cur = entries_in("/proc/self/fd") + chaos_below(6);
+    low.rlim_cur = descriptors() + chaos_below(6);
     setrlimit(RLIMIT_NOFILE, &low);
     chaos_sleep(100 + chaos_below(900));
     setrlimit(RLIMIT_NOFILE, &was);
@@ -214,7 +229,8 @@ static void *keep_house(void *arg)
 {
     (void)arg;
     chaos_seed(worker.world->seed + worker_id());
-    while (worker_running()) {
+    while (!worker.go ||
+           worker_running()) { // a life that begins at the end counts its threads first
         if (worker.go && worker_take_fault(CHAOS_FAULT_NOFILE))
             starve_of_descriptors();
         if (worker.go && worker_take_fault(CHAOS_FAULT_POOL))
@@ -272,10 +288,12 @@ static void open_all(void)
     lien_listener_opts_init(&listener);
     listener.conn = &conn;
     listener.on_accept = link_accepted;
-    need(lien_listener_open(worker.ctx, "127.0.0.1:0", &listener, &worker.listener),
+    snprintf(address, sizeof address, TEST_AT(0));
+    need(lien_listener_open(worker.ctx, address, &listener, &worker.listener),
          "lien_listener_open");
     need(lien_listener_address(worker.listener, address, sizeof address), "its address");
-    if (sscanf(address, "127.0.0.1:%u", &worker.port) != 1)
+    const char *colon = strrchr(address, ':');
+    if (!colon || sscanf(colon, ":%u", &worker.port) != 1)
         need(LIEN_EADDR, address);
 }
 

@@ -74,7 +74,8 @@ static void ended_early(struct cf_side *side, uint32_t timeout_ms, int status,
     CHECK_RC(side, lien_space_buf(space, 0, &got), 0);
     cf_op_over(side, second, 0, 0);
     cf_check_space(side, other, 1, 2, SMALL);
-    CHECK(side, cf_stats(side).read_bytes - bytes < 16 * MIB); // the rest was never posted
+    // The rest was never posted. Where a device serves on, READs went on until the end of the waiting.
+    CHECK(side, side->driver->serves_frozen || cf_stats(side).read_bytes - bytes < 16 * MIB);
     struct cf_op *again = cf_op(side, "the read again", true);
     CHECK_RC(side, cf_read(side->link, &big, space, NULL, 0, LIEN_RELEASE, 0, again, NULL), 0);
     cf_op_over(side, again, 0, 0);

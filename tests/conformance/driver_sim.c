@@ -90,6 +90,7 @@ static void thaw(struct cf_side *side)
 const struct cf_driver cf_sim = {.name = "sim",
                                  .provider = "sim",
                                  .host = "*",
+                                 .path = LIEN_PATH_SIM,
                                  .ctx_open = open_ctx,
                                  .turn = turn,
                                  .now_ms = now_ms,

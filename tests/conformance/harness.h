@@ -53,17 +53,23 @@ struct cf_case {
 // Ended by a case without name.
 extern const struct cf_case cf_read_cases[], cf_layout_cases[], cf_message_cases[],
     cf_grant_cases[], cf_refuse_cases[], cf_end_cases[], cf_memory_cases[], cf_conn_cases[],
-    cf_call_cases[], cf_serve_cases[], cf_space_cases[], cf_giant_cases[], cf_callend_cases[];
+    cf_call_cases[], cf_serve_cases[], cf_space_cases[], cf_giant_cases[], cf_callend_cases[],
+    cf_reuse_cases[], cf_batch_cases[];
 
 struct cf_driver {
     const char *name;
-    const char *provider; // what connections must say
-    bool processes;       // a process for each side
+    const char
+        *provider; // of the connections; where sides are processes it is asked for by LIEN_PROVIDER
+    lien_path path;
+    uint64_t batch_max; // bytes that it moves in one read, 0: no limit
+    bool processes;     // a process for each side
+    bool threaded;      // contexts have a progress thread of their own
+    bool blocking;      // blocking functions can be used
+    bool serves_frozen; // READs go on while the owner's process stands still
+    const char *host;   // where the owner listens
+    const char *host6;
     bool
         ends_by_domain; // evidence class (c): closed connections leave what was posted in quarantine till their domain ends
-    bool threaded;    // contexts have a progress thread of their own
-    bool blocking;    // blocking functions can be used
-    const char *host; // where the owner listens
     int (*ctx_open)(struct cf_side *side, lien_ctx_opts *opts, lien_ctx **ctx);
     // Lets something happen; `still`: but not by this side's progress. May sleep for a ms or so.
     void (*turn)(struct cf_side *side, bool still);
@@ -73,7 +79,8 @@ struct cf_driver {
     void (*freeze)(struct cf_side *side);
     void (*thaw)(struct cf_side *side);
 };
-extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sockets, cf_sim;
+extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sockets, cf_verbs, cf_verbs_thread, cf_sim,
+    cf_stream, cf_stream_thread, cf_ws, cf_wss, cf_h2c, cf_h2;
 
 // One connection, at one side.
 struct cf_link {

@@ -34,10 +34,12 @@
 static const struct cf_case *const lists[] = {
     cf_read_cases,  cf_layout_cases, cf_message_cases, cf_grant_cases, cf_refuse_cases,
     cf_end_cases,   cf_memory_cases, cf_conn_cases,    cf_call_cases,  cf_serve_cases,
-    cf_space_cases, cf_giant_cases,  cf_callend_cases};
+    cf_space_cases, cf_giant_cases,  cf_callend_cases, cf_reuse_cases, cf_batch_cases};
 #define N_LISTS (sizeof(lists) / sizeof(lists[0]))
 
-static const struct cf_driver *const drivers[] = {&cf_sim, &cf_tcp, &cf_tcp_thread, &cf_sockets};
+static const struct cf_driver *const drivers[] = {
+    &cf_sim,    &cf_tcp,           &cf_tcp_thread, &cf_sockets, &cf_verbs, &cf_verbs_thread,
+    &cf_stream, &cf_stream_thread, &cf_ws,         &cf_wss,     &cf_h2c,   &cf_h2};
 #define N_DRIVERS (sizeof(drivers) / sizeof(drivers[0]))
 
 enum verdict {
@@ -91,6 +93,23 @@ static const struct cf_driver *find_driver(const char *name)
 
 // -- Limits --
 
+// "asan" is all providers of a sanitized build, "asan-sim" one: what follows "asan", else NULL.
+static const char *in_asan(const char *where)
+{
+    if (strncmp(where, "asan", 4) != 0)
+        return NULL;
+    bool one = where[4] == '-' && find_driver(where + 5);
+    return where[4] == '\0' || one ? where + 4 : NULL;
+}
+
+static bool limited(const char *where, const struct cf_driver *driver)
+{
+    const char *rest = in_asan(where);
+    if (!rest)
+        return strcmp(where, driver->name) == 0;
+    return SANITIZED && (*rest == '\0' || strcmp(rest + 1, driver->name) == 0);
+}
+
 static bool load_limits(const char *path)
 {
     char line[512];
@@ -106,7 +125,7 @@ static bool load_limits(const char *path)
         struct limit *l = &limits[n_limits];
         ok = n_limits < 128 &&
              sscanf(line, "%31s %63s %255[^\n]", l->where, l->name, l->reason) == 3 &&
-             find_case(l->name) && (find_driver(l->where) || strcmp(l->where, "asan") == 0);
+             find_case(l->name) && (find_driver(l->where) || in_asan(l->where) != NULL);
         if (!ok) {
             fprintf(stderr, "%s: no such place or case, or no reason: %s", path, line);
             break;
@@ -120,9 +139,7 @@ static bool load_limits(const char *path)
 static const char *limit_of(const struct cf_driver *driver, const struct cf_case *test)
 {
     for (unsigned i = 0; i < n_limits; i++) {
-        if (strcmp(limits[i].name, test->name) == 0 &&
-            (strcmp(limits[i].where, driver->name) == 0 ||
-             (SANITIZED && strcmp(limits[i].where, "asan") == 0)))
+        if (strcmp(limits[i].name, test->name) == 0 && limited(limits[i].where, driver))
             return limits[i].reason;
     }
     return NULL;
@@ -160,6 +177,7 @@ static int run_side(const struct cf_case *test, const struct cf_driver *driver, 
     if (!driver->processes)
         return run_sim(test);
     side_init(&side, test, driver, strcmp(role, "owner") == 0 ? CF_OWNER : CF_READER, control);
+    setenv("LIEN_PROVIDER", driver->provider, 1);
     int pid = getpid(), peer;
     cf_tell(&side, &pid, sizeof(pid));
     cf_hear(&side, &peer, sizeof(peer));
@@ -301,7 +319,10 @@ static int run_all(const char *self)
     }
     for (unsigned i = 0; i < n_limits; i++) {
         const struct cf_case *c = find_case(limits[i].name);
-        bool here = find_driver(limits[i].where) ? passes(&providers, limits[i].where) : SANITIZED;
+        bool here = false;
+        for (size_t d = 0; d < N_DRIVERS; d++)
+            here = here ||
+                   (passes(&providers, drivers[d]->name) && limited(limits[i].where, drivers[d]));
         if (here && asked(c))
             printf("- %s on %s: %s\n", limits[i].name, limits[i].where, limits[i].reason);
     }

@@ -87,6 +87,8 @@ static void conn_rest(void)
     REFUSES(LIEN_EINVAL, lien_conn_close_wait, NULL, 1);
     REFUSES(LIEN_EINVAL, lien_conn_close_wait, &none, 1);
     REFUSES(LIEN_EINVAL, lien_conn_info_get, NULL, &info);
+    CALLS(lien_conn_ctx, NULL);
+    CHECK(!lien_conn_ctx(NULL) && lien_conn_ctx(w.ab) == w.a);
     REFUSES(LIEN_EINVAL, lien_conn_info_get, w.ab, NULL);
     for (size_t size = 0; size < sizeof(size_t); size++) {
         memset(&info, 0x5e, sizeof info);

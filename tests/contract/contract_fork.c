@@ -209,6 +209,7 @@ static void connections(void)
     FORKED(lien_conn_open_wait, w.a, w.address, NULL, &conn);
     FORKED(lien_conn_info_get, w.ab, &info);
     FORKED(lien_conn_trace, w.ab, 2);
+    NONE(lien_conn_ctx, w.ab);
     FORKED(lien_conn_goaway, w.ab);
     FORKED(lien_listener_open, w.b, "127.0.0.1:0", NULL, &listener);
     FORKED(lien_listen_fd, w.b, 0, NULL, &listener);

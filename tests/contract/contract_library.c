@@ -116,6 +116,16 @@ static void opening(void)
     REFUSES(LIEN_EINVAL, lien_ctx_open, NULL, NULL);
     REFUSES(LIEN_EINVAL, lien_ctx_open, &opts, NULL);
     BAD_SIZES(lien_ctx_opts, lien_ctx_opts_init, o, REFUSES(refusal, lien_ctx_open, o, &ctx));
+    static const uint8_t bytes[65] = {1};
+    const lien_psk bad_keys[] = {{NULL, 32}, {bytes, 0}, {bytes, 15}, {bytes, 65}};
+    for (size_t i = 0; i < sizeof bad_keys / sizeof bad_keys[0]; i++) {
+        opts.psks = &bad_keys[i];
+        opts.n_psks = 1;
+        REFUSES(LIEN_EOPTION, lien_ctx_open, &opts, &ctx);
+    }
+    opts.psks = NULL; // but one is said to be there
+    REFUSES(LIEN_EOPTION, lien_ctx_open, &opts, &ctx);
+    opts.n_psks = 0;
     for (unsigned bit = 2; bit < 32; bit++) {
         opts.flags = 1u << bit;
         REFUSES(LIEN_EINVAL, lien_ctx_open, &opts, &ctx);

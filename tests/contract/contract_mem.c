@@ -21,11 +21,17 @@ static void pool_open(void)
     REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, NULL);
     BAD_SIZES(lien_pool_opts, lien_pool_opts_init, o,
               REFUSES(refusal, lien_pool_open, w.a, o, &pool));
-    for (unsigned bit = 3; bit < 32; bit++) {
+    for (unsigned bit = 4; bit < 32; bit++) {
         lien_pool_opts_init(&opts);
         opts.flags = 1u << bit;
         REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, &pool);
     }
+    lien_pool_opts_init(&opts);
+    opts.reuse = (lien_reuse)(LIEN_REUSE_PEER + 1);
+    REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, &pool);
+    lien_pool_opts_init(&opts);
+    opts.expose_max = opts.limit + 1;
+    REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, &pool);
     lien_pool_opts_init(&opts);
     opts.flags = LIEN_GUARD | LIEN_UNGUARDED;
     REFUSES(LIEN_EINVAL, lien_pool_open, w.a, &opts, &pool);

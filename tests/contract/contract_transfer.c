@@ -39,6 +39,13 @@ static void sends(void)
     SENDS(LIEN_EMSGSIZE, w.ab, head, sizeof head, NULL, 0, &opts);
     SENDS(LIEN_EMSGSIZE, w.ab, head, SIZE_MAX, NULL, 0, &opts);
     BAD_SIZES(lien_send_opts, lien_send_opts_init, o, SENDS(refusal, w.ab, head, 1, bufs, 1, o));
+    for (unsigned bit = 0; bit < 32; bit++) {
+        if (1u << bit == LIEN_CHECKSUM)
+            continue;
+        opts.flags = 1u << bit;
+        SENDS(LIEN_EINVAL, w.ab, head, 1, bufs, 1, &opts);
+    }
+    opts.flags = 0;
     lien_buf *hole[] = {bufs[0], NULL}, *mixed[] = {bufs[0], foreign};
     SENDS(LIEN_EINVAL, w.ab, head, 1, hole, 2, &opts);
     SENDS(LIEN_EINVAL, w.ab, head, 1, mixed, 2, &opts);
@@ -108,7 +115,9 @@ static void grant_open(void)
     GRANTS(LIEN_EINVAL, w.ab, bufs, LIEN_BUFS_MAX + 1, &opts);
     GRANTS(LIEN_EINVAL, w.ab, bufs, SIZE_MAX, &opts);
     BAD_SIZES(lien_grant_opts, lien_grant_opts_init, o, GRANTS(refusal, w.ab, bufs, 1, o));
-    for (unsigned bit = 1; bit < 32; bit++) {
+    for (unsigned bit = 0; bit < 32; bit++) {
+        if (1u << bit == LIEN_REVOCABLE || 1u << bit == LIEN_CHECKSUM)
+            continue;
         opts.flags = 1u << bit;
         GRANTS(LIEN_EINVAL, w.ab, bufs, 1, &opts);
     }

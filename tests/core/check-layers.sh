@@ -26,13 +26,11 @@ complain() { # RULE BREACHES
     bad=1
 }
 
-sources() { find "$@" -name '*.[ch]' -type f 2>/dev/null; }
-
 # FILE:LINE:TEXT of what matches $1, comments aside, in the directories that follow.
 lines() {
     local pattern=$1
     shift
-    sources "$@" | sort | xargs -r grep -nHE -e "$pattern" -- | grep -vE '^[^:]*:[0-9]+:[[:space:]]*//'
+    grep -rnHsE --include='*.[ch]' -e "$pattern" -- "$@" | grep -vE '^[^:]*:[0-9]+:[[:space:]]*//'
 }
 
 check() {

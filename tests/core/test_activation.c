@@ -12,13 +12,7 @@
 
 #include <lien/lien.h>
 
-#define CHECK(x)                                                                                   \
-    do {                                                                                           \
-        if (!(x)) {                                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x);                                \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/support/check.h"
 
 static char said[512];
 

@@ -324,7 +324,7 @@ Test(buf, an_own_region_covers_the_buffer_alone)
     world_lock(&w);
     cr_assert_eq(lieni_buf_own_region(buf, &fake_provider, &dom_a, &region), 0);
     cr_expect_eq(dom_a.last_base, lieni_buf_addr(buf));
-    cr_expect_eq(dom_a.last_len, 8192);
+    cr_expect_eq(dom_a.last_len, 5000);
     cr_expect_eq(dom_a.last_access, LIENI_ACCESS_REMOTE);
     cr_expect_eq(fake_provider.mr_close(region.mr), 0);
     world_unlock(&w);

@@ -33,7 +33,8 @@ static const struct entry promised[] = {
     {-25, "LIEN_EOVERLOAD", LIEN_SCOPE_CALL},     {-26, "LIEN_EOPTION", LIEN_SCOPE_BUG},
     {-27, "LIEN_ESYS", LIEN_SCOPE_DEVICE},        {-28, "LIEN_ENOTFOUND", LIEN_SCOPE_CALL},
     {-29, "LIEN_ESTATE", LIEN_SCOPE_BUG},         {-30, "LIEN_EREGISTER", LIEN_SCOPE_DEVICE},
-    {-31, "LIEN_EUNVERIFIED", LIEN_SCOPE_CALL},
+    {-31, "LIEN_EUNVERIFIED", LIEN_SCOPE_CALL},   {-32, "LIEN_EAUTH", LIEN_SCOPE_CONN},
+    {-33, "LIEN_ECHECKSUM", LIEN_SCOPE_CALL},     {-34, "LIEN_EPARTIAL", LIEN_SCOPE_BUG},
 };
 static const size_t promised_count = sizeof promised / sizeof promised[0];
 

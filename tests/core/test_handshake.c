@@ -17,18 +17,7 @@ static const uint8_t seed[LIENI_SESSION] = {0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 
 // A comma-separated list of providers; `fill` fills the nonce.
 static struct lieni_offer offer_of(const char *providers, uint8_t fill)
 {
-    struct lieni_offer offer = {
-        .version_min = 1,
-        .version_max = 1,
-        .frame_max = 8192,
-        .message_credits = 32,
-        .control_credits = 33,
-        .message_max = UINT64_C(1) << 32,
-        .grants_max = 4096,
-        .read_depth = 16,
-        .dead_ms = 5000,
-    };
-    memset(offer.nonce, fill, sizeof offer.nonce);
+    struct lieni_offer offer = wire_offer(fill);
     while (*providers != 0) {
         const size_t len = strcspn(providers, ",");
         memcpy(offer.providers[offer.n_providers++], providers, len);
@@ -44,8 +33,8 @@ struct pair {
 static void start(struct pair *pair, const char *client, const char *server)
 {
     const struct lieni_offer c = offer_of(client, 1), s = offer_of(server, 2);
-    cr_assert_eq(lieni_hs_start(&pair->client, false, &c, NULL), 0);
-    cr_assert_eq(lieni_hs_start(&pair->server, true, &s, seed), 0);
+    cr_assert_eq(lieni_hs_start(&pair->client, false, &c, NULL, NULL), 0);
+    cr_assert_eq(lieni_hs_start(&pair->server, true, &s, seed, NULL), 0);
 }
 
 // Moves what `from` has queued, `piece` bytes at a time, as far as `to` takes it.
@@ -189,7 +178,8 @@ Test(offer, fields)
         {64, 1, 3, "length holds"},
         {64, 1, 17, "1..16"},
         {64, 1, 255, "1..16"},
-        {65, 1, 1, "reserved"},
+        {65, 1, 2, "keyed"},
+        {65, 1, 255, "keyed"},
         {66, 2, 4097, "call_credits"},
         {68, 1, 1, "reserved"},
         {71, 1, 1, "reserved"},
@@ -323,8 +313,8 @@ Test(handshake, the_longest_lists_are_shown_whole)
             memcpy(offers[side].providers[i], last[side], strlen(last[side]));
             offers[side].n_providers++;
         }
-    cr_assert_eq(lieni_hs_start(&pair.client, false, &offers[0], NULL), 0);
-    cr_assert_eq(lieni_hs_start(&pair.server, true, &offers[1], seed), 0);
+    cr_assert_eq(lieni_hs_start(&pair.client, false, &offers[0], NULL, NULL), 0);
+    cr_assert_eq(lieni_hs_start(&pair.server, true, &offers[1], seed, NULL), 0);
     move(&pair.client, &pair.server, 100);
     move(&pair.server, &pair.client, 100);
     for (unsigned side = 0; side < 2; side++) {
@@ -339,8 +329,8 @@ Test(handshake, version_mismatch_names_both_ranges)
     struct pair pair;
     client.version_min = 3;
     client.version_max = 4;
-    cr_assert_eq(lieni_hs_start(&pair.client, false, &client, NULL), 0);
-    cr_assert_eq(lieni_hs_start(&pair.server, true, &server, seed), 0);
+    cr_assert_eq(lieni_hs_start(&pair.client, false, &client, NULL, NULL), 0);
+    cr_assert_eq(lieni_hs_start(&pair.server, true, &server, seed, NULL), 0);
     move(&pair.client, &pair.server, 7);
     move(&pair.server, &pair.client, 7);
     expect_failed(&pair.client, LIEN_EPROTO, "this side speaks 3..4, the peer 1..1");
@@ -378,7 +368,7 @@ Test(handshake, session_id_is_never_zero)
     static const uint8_t zero[LIENI_SESSION];
     const struct lieni_offer offer = offer_of("tcp", 1);
     struct lieni_handshake hs;
-    cr_assert_eq(lieni_hs_start(&hs, true, &offer, zero), 0);
+    cr_assert_eq(lieni_hs_start(&hs, true, &offer, zero, NULL), 0);
     cr_assert_neq(hs.conn_id, 0);
     cr_assert_eq(hs.conn_id, lieni_get64(hs.session));
 }
@@ -388,8 +378,8 @@ Test(handshake, session_id_is_never_zero)
 static void ready(struct pair *pair, const struct lieni_offer *client,
                   const struct lieni_offer *server, const uint8_t *session)
 {
-    cr_assert_eq(lieni_hs_start(&pair->client, false, client, NULL), 0);
-    cr_assert_eq(lieni_hs_start(&pair->server, true, server, session), 0);
+    cr_assert_eq(lieni_hs_start(&pair->client, false, client, NULL, NULL), 0);
+    cr_assert_eq(lieni_hs_start(&pair->server, true, server, session, NULL), 0);
     move(&pair->client, &pair->server, 4096);
     cr_assert_eq(lieni_hs_place(&pair->server, NULL, 1), 0);
     move(&pair->server, &pair->client, 4096);
@@ -663,8 +653,8 @@ Test(handshake, place_fields)
         static const uint8_t one[LIENI_SESSION] = {1};
         const struct lieni_offer c = offer_of("tcp", 1), s = offer_of("tcp", 2);
         struct pair pair;
-        cr_assert_eq(lieni_hs_start(&pair.client, false, &c, NULL), 0);
-        cr_assert_eq(lieni_hs_start(&pair.server, true, &s, one), 0);
+        cr_assert_eq(lieni_hs_start(&pair.client, false, &c, NULL, NULL), 0);
+        cr_assert_eq(lieni_hs_start(&pair.server, true, &s, one, NULL), 0);
         move(&pair.client, &pair.server, 4096);
         move(&pair.server, &pair.client, 4096);
         cr_assert_eq(lieni_hs_place(&pair.server, "::1", 7), 0);
@@ -737,13 +727,13 @@ Test(handshake, start_checks_the_local_offer)
 {
     struct lieni_offer offer = offer_of("tcp", 1);
     struct lieni_handshake hs;
-    cr_assert_eq(lieni_hs_start(&hs, true, &offer, NULL), LIEN_EINVAL);
+    cr_assert_eq(lieni_hs_start(&hs, true, &offer, NULL, NULL), LIEN_EINVAL);
     offer.frame_max = 1;
-    cr_assert_eq(lieni_hs_start(&hs, false, &offer, NULL), LIEN_EINVAL);
+    cr_assert_eq(lieni_hs_start(&hs, false, &offer, NULL, NULL), LIEN_EINVAL);
     offer = offer_of("TCP", 1);
-    cr_assert_eq(lieni_hs_start(&hs, false, &offer, NULL), LIEN_EINVAL);
+    cr_assert_eq(lieni_hs_start(&hs, false, &offer, NULL, NULL), LIEN_EINVAL);
     offer.n_providers = 17;
-    cr_assert_eq(lieni_hs_start(&hs, false, &offer, NULL), LIEN_EINVAL);
+    cr_assert_eq(lieni_hs_start(&hs, false, &offer, NULL, NULL), LIEN_EINVAL);
 }
 
 Test(handshake, place_checks_state_host_and_port)
@@ -791,7 +781,7 @@ Test(handshake, random_mutations)
         memset(bytes, 0, sizeof bytes);
         memcpy(bytes, stream[side], len);
         mutate(&random, bytes, &len, len + 8);
-        const char *fault = check_handshake_input(side == 1, &local[side], bytes, len,
+        const char *fault = check_handshake_input(side == 1, &local[side], NULL, bytes, len,
                                                   1 + next_random(&random) % 64,
                                                   next_random(&random) % 2 == 0);
         cr_assert_null(fault, "round %u: %s", round, fault);

@@ -356,7 +356,7 @@ Test(frame, header_fields)
         {0, 1, 0, "kind"},
         {0, 1, 17, "kind"},
         {0, 1, 255, "kind"},
-        {1, 1, 1, "flags"},
+        {1, 1, 2, "flags"},
         {1, 1, 0x80, "flags"},
         {2, 2, 0, "length"},
         {2, 2, 15, "length"},

@@ -194,7 +194,7 @@ static void reused_after(struct world *w, uint64_t us, bool hold, unsigned *stal
     run_ms(w, 50);
 }
 
-Test(sim, field_report_02_reused_source, .timeout = 100)
+Test(sim, field_report_02_reused_source, .timeout = 500)
 {
     struct world *w = slow(LIENI_SIM_TCP);
     unsigned stale = 0;
@@ -294,7 +294,7 @@ Test(sim, field_report_04_handler_keeps_buffers)
 
 // -- 6: late, repeated and missing entries --
 
-Test(sim, field_report_06_late_entries, .timeout = 60)
+Test(sim, field_report_06_late_entries, .timeout = 500)
 {
     uint64_t unknown = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {

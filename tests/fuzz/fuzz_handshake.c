@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fuzz target: what one side of the bootstrap receives, whole and in pieces. The first byte: bit 0 a server reads, bit 1 the stream ends afterwards, the rest the pieces' size.
+// Fuzz target: what one side of the bootstrap receives, whole and in pieces. The first byte: bit 0 a server reads, bit 1 the stream ends afterwards, bit 2 this side has a pre-shared key, the rest the pieces' size.
 
 #include "tests/fuzz/fuzz.h"
 
@@ -19,9 +19,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .grants_max = 4096,
         .dead_ms = 5000,
     };
+    static struct lieni_keyring *keys;
+    static const lien_psk psk = {"0123456789abcdef", 16};
+    if (keys == NULL && lieni_keyring_open(&psk, 1, "", NULL, &keys) != 0)
+        abort();
     if (size == 0)
         return 0;
-    FUZZ_CHECK(check_handshake_input((data[0] & 1) != 0, &local, data + 1, size - 1,
-                                     1u + (data[0] >> 2), (data[0] & 2) != 0));
+    FUZZ_CHECK(check_handshake_input((data[0] & 1) != 0, &local, (data[0] & 4) != 0 ? keys : NULL,
+                                     data + 1, size - 1, 1u + (data[0] >> 3), (data[0] & 2) != 0));
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "core/handshake.h"
 #include "core/wire.h"
 #include "tests/trace/reader.h"
+#include "tools/lien-blob/proto.h"
 
 static const char *root;
 
@@ -65,6 +66,10 @@ static void frames(void)
     msg.keys[0] = (struct lieni_key){.addr = 4096, .key = 77, .len = 1};
     msg.keys[1] = (struct lieni_key){.addr = 0, .key = 78, .len = 2};
     write_frame("msg-body", &msg);
+    msg.sums = true;
+    msg.keys[0].sum = 0x0123456789abcdef;
+    write_frame("msg-sums", &msg);
+    msg.sums = false;
     // Refused: lengths that add up to the total only by wrapping, which a search would hardly find.
     msg.keys[0] = (struct lieni_key){.len = UINT64_MAX};
     msg.keys[1] = (struct lieni_key){.len = 4};
@@ -98,6 +103,8 @@ static void call_frames(void)
                                .n_read_keys = 1,
                                .read_keys = {{.addr = 8192, .key = 7, .len = 5}}};
     write_frame("call", &call);
+    call.sums = true;
+    write_frame("call-sums", &call);
     struct lieni_frame small = {
         .kind = LIENI_FRAME_REPLY, .call = lieni_call_id(1, 3, 1), .status = -5};
     write_frame("reply", &small);
@@ -152,6 +159,10 @@ static void tokens(void)
     data.total = 1;
     lieni_token_encode(&data, &token);
     write_seed("token", "borrowed", token.bytes, token.len);
+    data.sums = true;
+    data.keys[0].sum = 1;
+    lieni_token_encode(&data, &token);
+    write_seed("token", "sums", token.bytes, token.len);
 }
 
 static void offers_and_handshakes(void)
@@ -168,14 +179,14 @@ static void offers_and_handshakes(void)
                                       .message_max = 1 << 20,
                                       .grants_max = 4096,
                                       .dead_ms = 5000};
-    must(lieni_hs_start(&client, false, &offer, NULL));
-    must(lieni_hs_start(&server, true, &offer, seed));
+    must(lieni_hs_start(&client, false, &offer, NULL, NULL));
+    must(lieni_hs_start(&server, true, &offer, seed, NULL));
     write_seed("offer", "two", client.local_bytes, client.local_len);
     write_prefixed("handshake", "to-server", 1, client.out, client.out_len);
     (void)lieni_hs_input(&server, client.out, client.out_len);
     must(lieni_hs_place(&server, "127.0.0.1", 4711));
     write_prefixed("handshake", "to-client", 0, server.out, server.out_len);
-    must(lieni_hs_start(&server, true, &offer, seed));
+    must(lieni_hs_start(&server, true, &offer, seed, NULL));
     lieni_hs_refuse(&server, LIEN_ELIMIT, "option half_open_max");
     write_prefixed("handshake", "refusal", 2, server.out, server.out_len);
     write_prefixed("handshake", "http2", 1, "PRI * HTTP/2.0\r\n\r\n", 18);
@@ -185,6 +196,69 @@ static void traces(void)
 {
     static uint8_t bytes[16384];
     write_seed("trace", "sample", bytes, reader_sample(bytes, sizeof bytes));
+}
+
+static void blob(void)
+{
+    uint8_t bytes[BLOB_MESSAGE_MAX];
+    const struct blob_ask ask = {.transfer = 3, .offset = 4096, .size = 10, .name = "name"};
+    write_prefixed("blob", "ask", 0, bytes, proto_encode_ask(&ask, bytes));
+    const struct blob_answer answer = {
+        .status = BLOB_OK, .flags = BLOB_HAS_OBJECT, .size = 10, .mtime = 1};
+    write_prefixed("blob", "answer", 1, bytes, proto_encode_answer(&answer, bytes));
+    const struct blob_entry entry = {
+        .name = "name", .size = 10, .mtime = 1, .flags = BLOB_HAS_OBJECT};
+    size_t len = proto_entry_encode(&entry, bytes, sizeof bytes);
+    len += proto_entry_encode(&entry, bytes + len, sizeof bytes - len);
+    write_prefixed("blob", "entries", 2, bytes, len);
+}
+
+// Programs of fuzz_conn.c, which says what the bytes are: a frame is 0, kind - 1, how it is changed (0), and its fields.
+#define CALL_TO_US      0, 6, 0, 0, 4, 16, 40, 40, 9, 0 // read space of 4096, write space of 4000
+#define CALL_PURE_TO_US 0, 6, 0, 0, 4, 20, 40, 40, 9, 0
+#define SERVE_READ      17, 0x00, 0x02 // whole, into 4096
+#define SERVE_UNSURE    17, 0x20, 0x02
+#define SERVE_WRITE     17, 0x08, 0x01
+#define SERVE_REPLY     17, 4, 0
+#define SERVE_BODY      17, 5, 0
+#define SERVE_VERIFY    17, 3, 0
+#define A_WHILE         11, 3
+#define LONG            11, 11
+#define ANSWER_YES      0, 10, 0, 0, 1
+#define WRITTEN_OK      0, 12, 0, 0, 0, 0
+#define RELEASE_LAST    0, 1, 0, 0, 0
+#define RELEASE_TWO     0, 1, 0, 1, 0, 1
+#define CALL_OUT        12, 0x5e // both spaces of 300 and more, a body
+#define REPLY_OUT       0, 7, 0, 0, 4, 0, 0
+#define REPLY_BODY      0, 7, 0, 9, 1, 4, 0, 0
+#define WRITE_OUT       0, 11, 0, 5, 2, 4, 0, 0x10
+#define PROBE_OUT       0, 9, 0, 0, 0
+#define MSG_BODY        0, 0, 0, 9, 3, 9
+#define WRITE_SEED(name, ...)                                                                      \
+    write_seed("conn", name, (const uint8_t[]){__VA_ARGS__}, sizeof(const uint8_t[]){__VA_ARGS__})
+
+static void programs(void)
+{
+    WRITE_SEED("served", 0x10, CALL_TO_US, SERVE_READ, A_WHILE, ANSWER_YES, SERVE_WRITE, A_WHILE,
+               WRITTEN_OK, RELEASE_LAST, SERVE_REPLY, A_WHILE);
+    WRITE_SEED("served-unsure", 0x1b, CALL_TO_US, SERVE_UNSURE, A_WHILE, SERVE_VERIFY, ANSWER_YES,
+               SERVE_BODY, A_WHILE, RELEASE_LAST, A_WHILE);
+    WRITE_SEED("served-pure", 0x16, CALL_PURE_TO_US, SERVE_READ, SERVE_WRITE, A_WHILE, SERVE_REPLY,
+               LONG);
+    WRITE_SEED("calls", 0x00, CALL_OUT, A_WHILE, PROBE_OUT, WRITE_OUT, A_WHILE, REPLY_OUT,
+               RELEASE_TWO, A_WHILE);
+    WRITE_SEED("calls-reply-body", 0x06, 12, 0x92, 12, 0x54, A_WHILE, REPLY_BODY, A_WHILE,
+               RELEASE_TWO, LONG);
+    WRITE_SEED("cancelled", 0x1f, CALL_TO_US, SERVE_READ, 0, 8, 0, 0, CALL_OUT, WRITE_OUT, 16, 0,
+               A_WHILE, LONG);
+    WRITE_SEED("messages", 0x10, MSG_BODY, 13, 0x07, 13, 0x00, MSG_BODY, A_WHILE, RELEASE_LAST, 59,
+               0, 3, 0, LONG);
+    WRITE_SEED("grants", 0x00, 14, 8, 14, 9, A_WHILE, 15, 0, 0, 9, 0x20, 0, A_WHILE, 10, 0,
+               RELEASE_LAST, 16, 1, A_WHILE, RELEASE_TWO, LONG);
+    WRITE_SEED("goaway", 0x10, CALL_TO_US, 0, 13, 0, 19, 3, A_WHILE, 0, 14, 0, CALL_OUT,
+               SERVE_REPLY, 0, 5, 0, LONG);
+    WRITE_SEED("asleep", 0x4b, 14, 8, CALL_OUT, 19, 7, 14, 8, CALL_OUT, LONG, LONG, 19, 7, LONG);
+    WRITE_SEED("liar", 0x10, 0, 3, 0xe0, 200, 200, 1, MSG_BODY, 9, 16, 4, 0, 16, 0);
 }
 
 int main(int argc, char **argv)
@@ -200,5 +274,7 @@ int main(int argc, char **argv)
     tokens();
     offers_and_handshakes();
     traces();
+    programs();
+    blob();
     return 0;
 }

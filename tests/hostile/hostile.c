@@ -15,6 +15,7 @@ struct rawworld world;
 static struct rawpeer quiet; // keeps the rules
 static lien_conn *quiet_conn;
 unsigned attacks;
+const char *hostile_setting;
 
 static void log_line(const lien_log_line *line, void *arg)
 {
@@ -25,8 +26,8 @@ static void log_line(const lien_log_line *line, void *arg)
 
 static lien_ctx *open_ctx(void)
 {
-    static const char *const settings[] = {"heartbeat_ms=0", "message_credits=8",
-                                           "control_credits=8", "frame_max=4096", NULL};
+    const char *const settings[] = {"heartbeat_ms=0", "message_credits=8", "control_credits=8",
+                                    "frame_max=4096", hostile_setting,     NULL};
     lien_ctx_opts opts;
     lien_ctx *ctx;
     lien_ctx_opts_init(&opts);

@@ -80,6 +80,8 @@ void breaks(const uint8_t *bytes, size_t len, const struct stage *stage);
 void cuts(const struct sample *s, bool plain);
 void lengths(const struct sample *s);
 
+// One more setting of the victim and its friend, before set_up().
+extern const char *hostile_setting;
 // `service`: the victim's.
 void set_up(const lien_service *service);
 void pull_down(void);

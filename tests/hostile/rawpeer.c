@@ -26,6 +26,7 @@
 
 enum {
     CONTEXT_SEND = 1000,
+    CONTEXT_READ = 1001,
     CONTEXT_RECV = 1 // and up
 };
 
@@ -75,6 +76,9 @@ static void on_entry(struct rawpeer *peer, const struct lieni_cqe *cqe)
     if (cqe->context == CONTEXT_SEND) {
         peer->sends_over++;
         peer->send_status = cqe->status;
+    } else if (cqe->context == CONTEXT_READ) {
+        peer->reads_over++;
+        peer->read_status = cqe->status;
     } else if (cqe->status == 0 && cqe->context >= CONTEXT_RECV && peer->n_in < RAW_RECVS) {
         peer->in_len[peer->n_in] = cqe->len;
         peer->in_slot[peer->n_in++] = (unsigned)(cqe->context - CONTEXT_RECV);
@@ -170,7 +174,7 @@ static void make_endpoint(struct rawpeer *peer, const struct lieni_handshake *hs
 {
     struct lieni_recv recvs[RAW_RECVS];
     struct lieni_mr_info info;
-    size_t bytes = RAW_SEND_MAX + RAW_RECVS * RAW_FRAME_MAX;
+    size_t bytes = RAW_SEND_MAX + RAW_RECVS * RAW_FRAME_MAX + RAW_READ_MAX;
     peer->memory = aligned_alloc(4096, bytes);
     NEED(peer->memory);
     memset(peer->memory, 0, bytes);
@@ -200,7 +204,7 @@ void rawpeer_connect(struct rawworld *world, struct rawpeer *peer, const char *a
     peer->world = world;
     peer->local = offer ? *offer : rawpeer_offer();
     peer->socket = dial(address);
-    NEED(lieni_hs_start(&hs, false, &peer->local, NULL) == 0);
+    NEED(lieni_hs_start(&hs, false, &peer->local, NULL, NULL) == 0);
     shake_hands(peer->socket, &hs);
     peer->peer = hs.peer;
     peer->conn_id = hs.conn_id;
@@ -263,6 +267,35 @@ bool rawpeer_next(struct rawpeer *peer, uint32_t ms, const uint8_t **bytes, size
     *bytes = peer->memory + RAW_SEND_MAX + peer->in_slot[peer->taken] * RAW_FRAME_MAX;
     *len = peer->in_len[peer->taken++];
     return true;
+}
+
+// -- READs --
+
+static uint8_t *read_target(struct rawpeer *peer)
+{
+    return peer->memory + RAW_SEND_MAX + RAW_RECVS * RAW_FRAME_MAX;
+}
+
+bool rawpeer_read(struct rawpeer *peer, uint64_t addr, uint64_t key, size_t len)
+{
+    NEED(len <= RAW_READ_MAX);
+    int rc;
+    while ((rc = tcp->post_read(peer->ep, read_target(peer), len, peer->mr, addr, key,
+                                CONTEXT_READ)) == LIEN_EAGAIN)
+        poll_once(peer->world);
+    return rc == 0;
+}
+
+int rawpeer_read_wait(struct rawpeer *peer, uint32_t ms, const uint8_t **data)
+{
+    uint64_t end = now(NULL) + ms * 1000000ull;
+    while (peer->reads_over == 0 && now(NULL) < end)
+        poll_once(peer->world);
+    *data = read_target(peer);
+    if (peer->reads_over == 0)
+        return LIEN_ETIMEDOUT;
+    peer->reads_over--;
+    return peer->read_status;
 }
 
 bool rawpeer_wait_down(struct rawpeer *peer, uint32_t ms)

@@ -14,6 +14,7 @@
 #define RAW_CALLS     8u
 #define RAW_FRAME_MAX 4096u
 #define RAW_SEND_MAX  (128u << 10)
+#define RAW_READ_MAX  (64u << 10)
 
 struct rawworld {
     struct lieni_prov *prov;
@@ -31,7 +32,8 @@ struct rawpeer {
     int status;
     uint8_t *memory; // sends, then receives
     struct lieni_mr *mr;
-    unsigned sends_over;
+    unsigned sends_over, reads_over;
+    int read_status;      // of the last READ
     int send_status;      // of the last send
     uint32_t number;      // of the last frame sent by rawpeer_frame()
     unsigned n_in, taken; // frames that came, in order; receives are not posted again
@@ -55,6 +57,10 @@ bool rawpeer_bytes(struct rawpeer *peer, const void *bytes, size_t len);
 bool rawpeer_frame(struct rawpeer *peer, const struct lieni_frame *frame);
 // The next frame that came. False: none within `ms`.
 bool rawpeer_next(struct rawpeer *peer, uint32_t ms, const uint8_t **bytes, size_t *len);
+// Starts one READ of at most RAW_READ_MAX bytes of what it has a key for, or says it has. False: the connection was down before it left.
+bool rawpeer_read(struct rawpeer *peer, uint64_t addr, uint64_t key, size_t len);
+// Its status. The bytes are at *data until the next. LIEN_ETIMEDOUT: it is not over.
+int rawpeer_read_wait(struct rawpeer *peer, uint32_t ms, const uint8_t **data);
 // Drives it until it is down. False: it is not, after `ms`.
 bool rawpeer_wait_down(struct rawpeer *peer, uint32_t ms);
 void rawpeer_pump(struct rawworld *world, uint32_t ms); // for the connections that nobody waits for

@@ -63,6 +63,19 @@ static unsigned lines_in(const char *path)
     return n;
 }
 
+// The kernel's own count: a listing of /proc/self/task may end early when a thread ends meanwhile.
+static unsigned threads_running(void)
+{
+    char line[128];
+    unsigned n = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    CHECK(file != NULL);
+    while (n == 0 && fgets(line, sizeof line, file))
+        (void)sscanf(line, "Threads: %u", &n);
+    fclose(file);
+    return n;
+}
+
 static uint64_t rss_kib(void)
 {
     FILE *file = fopen("/proc/self/statm", "re");
@@ -91,7 +104,7 @@ struct footprint footprint_now(void)
     struct footprint now = footprint_cpu();
     now.rss_kib = rss_kib();
     now.fds = entries_in("/proc/self/fd") - 1; // the one that reads it
-    now.threads = entries_in("/proc/self/task");
+    now.threads = threads_running();
     now.maps = lines_in("/proc/self/maps");
     return now;
 }

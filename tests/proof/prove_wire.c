@@ -30,7 +30,7 @@ static void read_bytes(const uint8_t *bytes, size_t len)
 static void read_keys(const struct lieni_key *keys, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        sink = keys[i].addr + keys[i].key + keys[i].len;
+        sink = keys[i].addr + keys[i].key + keys[i].len + keys[i].sum;
 }
 
 // What core does with what it was given: reads all of it.
@@ -104,25 +104,43 @@ static size_t tries(size_t len, size_t at, size_t most)
     return at == 0 || at >= len ? 1 : most + 2;
 }
 
+// Whether keys carry checksums: tried both ways, since it tells their size. Then what no decoder takes.
+static void flag(uint8_t *bytes, size_t len, size_t i)
+{
+    const bool keyed = PROVE_KIND == 1 || PROVE_KIND == 7 || PROVE_KIND == 8 || PROVE_KIND == 12;
+    if (keyed && len > 1)
+        bytes[1] = (uint8_t)(i < 2 ? i : Frama_C_unsigned_int_interval(2, 255));
+    if (PROVE_KIND == 0 && PROVE_A == 6 && len > 5) // a token
+        bytes[5] = (uint8_t)(i == 0 ? Frama_C_unsigned_int_interval(0, 127)
+                                    : Frama_C_unsigned_int_interval(128, 255));
+}
+
+static size_t flag_tries(void)
+{
+    if (PROVE_KIND == 1 || PROVE_KIND == 7 || PROVE_KIND == 8 || PROVE_KIND == 12)
+        return 3;
+    return PROVE_KIND == 0 && PROVE_A == 6 ? 2 : 1;
+}
+
 int main(void)
 {
     for (size_t len = PROVE_FROM; len <= PROVE_TO; len++) {
         uint8_t *bytes = object + sizeof object - len;
         // As many as fit in the bytes behind the fixed part.
         const size_t most = len > PROVE_FIXED ? (len - PROVE_FIXED) / PROVE_SIZE : 0;
-        for (size_t a = 0; a < tries(len, PROVE_A, most); a++) {
-            for (size_t b = 0; b < tries(len, PROVE_B, most); b++) {
-                for (size_t c = 0; c < tries(len, PROVE_C, len - PROVE_FIXED); c++) {
-                    Frama_C_make_unknown((char *)object, sizeof object);
-                    if (PROVE_KIND != 0 && len > 0)
-                        bytes[0] = PROVE_KIND;
-                    pin(bytes, len, PROVE_A, a, most);
-                    pin(bytes, len, PROVE_B, b, most);
-                    pin(bytes, len, PROVE_C, c, len - PROVE_FIXED);
-                    PROVE_DECODE(bytes, len);
-                }
-            }
-        }
+        for (size_t f = 0; f < flag_tries(); f++)
+            for (size_t a = 0; a < tries(len, PROVE_A, most); a++)
+                for (size_t b = 0; b < tries(len, PROVE_B, most); b++)
+                    for (size_t c = 0; c < tries(len, PROVE_C, len - PROVE_FIXED); c++) {
+                        Frama_C_make_unknown((char *)object, sizeof object);
+                        if (PROVE_KIND != 0 && len > 0)
+                            bytes[0] = PROVE_KIND;
+                        flag(bytes, len, f);
+                        pin(bytes, len, PROVE_A, a, most);
+                        pin(bytes, len, PROVE_B, b, most);
+                        pin(bytes, len, PROVE_C, c, len - PROVE_FIXED);
+                        PROVE_DECODE(bytes, len);
+                    }
     }
     return 0;
 }

@@ -21,6 +21,24 @@ static inline uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+// A good offer without providers, for a test to add its own to; `fill` fills the nonce.
+static inline struct lieni_offer wire_offer(uint8_t fill)
+{
+    struct lieni_offer offer = {
+        .version_min = 1,
+        .version_max = 1,
+        .frame_max = 8192,
+        .message_credits = 32,
+        .control_credits = 33,
+        .message_max = UINT64_C(1) << 32,
+        .grants_max = 4096,
+        .read_depth = 16,
+        .dead_ms = 5000,
+    };
+    memset(offer.nonce, fill, sizeof offer.nonce);
+    return offer;
+}
+
 // Changes a few bytes, and sometimes the length (0 .. size).
 static inline void mutate(uint64_t *random, uint8_t *bytes, size_t *len, size_t size)
 {
@@ -229,13 +247,14 @@ static inline const char *check_handshake(const struct lieni_handshake *hs)
 
 // The same bytes, whole and in pieces (`piece`: 1 ..), must lead to the same end.
 static inline const char *check_handshake_input(bool server, const struct lieni_offer *local,
+                                                const struct lieni_keyring *keys,
                                                 const uint8_t *bytes, size_t len, size_t piece,
                                                 bool end)
 {
     static const uint8_t seed[LIENI_SESSION] = {7, 7, 7};
     static struct lieni_handshake whole, parts;
-    if (lieni_hs_start(&whole, server, local, seed) != 0 ||
-        lieni_hs_start(&parts, server, local, seed) != 0)
+    if (lieni_hs_start(&whole, server, local, seed, keys) != 0 ||
+        lieni_hs_start(&parts, server, local, seed, keys) != 0)
         return "does not start";
     const size_t used = len == 0 ? 0 : lieni_hs_input(&whole, bytes, len);
     size_t at = 0, took = 1;

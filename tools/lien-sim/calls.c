@@ -366,6 +366,8 @@ void model_call(struct app_conn *conn)
     for (unsigned i = 0; i < c->n_body; i++)
         body[i] = c->body[i].buf;
     lien_call_opts_init(&opts);
+    c->sums = one_in(p, 3);
+    opts.flags = c->sums ? LIEN_CHECKSUM : 0;
     opts.timeout_ms = draw_timeout(p);
     opts.read = c->source ? read : NULL;
     opts.n_read = c->source ? c->source->n : 0;

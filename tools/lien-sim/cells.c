@@ -189,6 +189,7 @@ static void note_reads(bool *met, struct lien_conn *conn)
         case LIENI_READ_PROBING:
             met[CELL_READ_PROBING] = true;
             break;
+        case LIENI_READ_CHECKING: // inside one pass: no fault falls into it
         case LIENI_READ_OVER:
             break;
         }

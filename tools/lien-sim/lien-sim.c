@@ -202,6 +202,7 @@ static void tally_add(struct tally *sum, const struct tally *more)
     sum->stale += more->stale;
     sum->quarantined += more->quarantined;
     sum->lies += more->lies;
+    sum->caught += more->caught;
     sum->allocs_failed += more->allocs_failed;
 }
 
@@ -352,8 +353,9 @@ int main(int argc, char **argv)
     printf("lien-sim: %" PRIu64 " seeds of %u steps in %.1f s; verified: %" PRIu64
            " reads, %" PRIu64 " bodies, %" PRIu64 " calls, %" PRIu64 " write spaces; %" PRIu64
            " reads of calls not vouched for, %" PRIu64 " lendings quarantined, %" PRIu64
-           " lies heard, %" PRIu64 " allocations failed; %" PRIu64 " failed\n",
+           " lies heard, %" PRIu64 " caught by checksums, %" PRIu64 " allocations failed; %" PRIu64
+           " failed\n",
            o.last - o.first + 1, o.run.steps, seconds() - start, t->reads, t->bodies, t->calls,
-           t->spaces, t->stale, t->quarantined, t->lies, t->allocs_failed, failures);
+           t->spaces, t->stale, t->quarantined, t->lies, t->caught, t->allocs_failed, failures);
     return failures || low ? 1 : 0;
 }

@@ -68,6 +68,8 @@ bool may_lose(const struct program *p, int status)
         return true;
     if (status == LIEN_EPROTO)
         return p->short_release || p->liars;
+    if (status == LIEN_ECHECKSUM) // of a message's body
+        return p->liars;
     // A message's body could not be registered, or READ.
     return (status == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail) ||
            (status == LIEN_ELIMIT && p->tight) || (status == LIEN_ENOMEM && p->poor);

@@ -549,6 +549,8 @@ static void open_node(struct program *p, unsigned i)
     }
     lien_pool_opts_init(&pool);
     pool.limit = p->small_pools ? 768u << 10 : 64u << 20;
+    pool.reuse = p->proven ? LIEN_REUSE_PROVEN : LIEN_REUSE_RELEASE;
+    pool.flags = p->zero ? LIEN_ZERO : 0;
     calls_service(node);
     err = lien_pool_open(node->ctx, &pool, &node->pool);
     if (err)
@@ -586,6 +588,8 @@ static bool setup(struct program *p)
     p->small_pools = one_in(p, 6);
     p->pool_of_conn = one_in(p, 3);
     p->revocable = one_in(p, 4);
+    p->proven = one_in(p, 5);
+    p->zero = one_in(p, 5);
     for (unsigned i = 0; i < p->n_nodes && !p->failed; i++)
         open_node(p, i);
     return !p->failed;

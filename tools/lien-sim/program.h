@@ -29,7 +29,8 @@ struct tally { // over all programs
         stale; // verified; of reads of calls, those that the library refused to vouch for
     uint64_t quarantined;
     uint64_t allocs_failed;
-    uint64_t lies; // bytes, answers and frames that were false, where the network lies
+    uint64_t caught; // reads whose checksum told that they were false
+    uint64_t lies;   // bytes, answers and frames that were false, where the network lies
 };
 
 struct app_node {
@@ -95,6 +96,7 @@ struct app_grant {
     struct app_buf bufs[BUFS_MAX];
     unsigned n;
     uint64_t total, tag;
+    bool sums; // LIEN_CHECKSUM
     struct app_grant *next;
 };
 
@@ -122,6 +124,7 @@ struct app_read {
     unsigned n;
     lien_op ops[4];
     unsigned n_ops;
+    bool sums; // its source carries checksums: success is never a lie, and whole buffers are moved
     bool never_lent; // nothing was posted: ended at once
     struct app_read *next;
 };
@@ -160,6 +163,7 @@ struct app_call {
     uint64_t body_total, body_tag;
     uint64_t reply_max;
     uint64_t deadline; // ns
+    bool sums;         // LIEN_CHECKSUM
     bool known;        // there is such a method
     unsigned handled;  // how often a handler got it
     bool replied;      // ... and answered
@@ -249,11 +253,12 @@ struct program {
     unsigned ambush_in;      // moments until then
     bool calm;               // few faults are wished for
     bool small_pools, pool_of_conn, revocable;
+    bool proven, zero;  // the pools' reuse and flag
     bool liars;         // the network lies about bytes: they say nothing about the library
     bool poor;          // memory runs out at times
     bool tight;         // small limits of quarantine and lending
     bool jumped;        // a clock did
-    bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPROTO
+    bool short_release; // peers that owe a release for long lose the connection, by LIEN_EPEERLOST
     bool stopping;      // no new operations, also in callbacks
     bool failed;
     char failure[640];

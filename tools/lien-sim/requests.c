@@ -250,7 +250,8 @@ bool request_write(struct app_request *r, struct app_buf *bufs, unsigned n)
     w->op.started = true;
     int err = lien_request_write(r->request, out, n, &opts);
     say(p, "request_write", w->op.number, err);
-    bool refused = err == LIEN_ESTATE && (r->unsure || r->gave_up);
+    bool refused = (err == LIEN_ESTATE && (r->unsure || r->gave_up)) ||
+                   (err == LIEN_EPARTIAL && r->call->sums);
     if (!refused)
         check_answer(p, "lien_request_write", err, MAY_LIMIT | MAY_REGISTER | MAY_CANCELED);
     w->op.started = err == 0;

@@ -37,6 +37,8 @@ void model_grant(struct app_conn *c)
         bufs[i] = g->bufs[i].buf;
     lien_grant_opts_init(&opts);
     opts.flags = p->revocable && one_in(p, 3) ? LIEN_REVOCABLE : 0;
+    g->sums = one_in(p, 2);
+    opts.flags |= g->sums ? LIEN_CHECKSUM : 0;
     opts.on_released = grant_released;
     opts.arg = g;
     int err = lien_grant_open(c->conn, bufs, g->n, &opts, &g->token, &g->grant);
@@ -110,6 +112,10 @@ static void read_done(void *arg, int status)
         program_fail(p, "read %u: wrote into a space that was not lent (R6)", r->op.number);
     bool fine = status == 0 || status == LIEN_ETIMEDOUT || status == LIEN_ECANCELED ||
                 status == LIEN_ESTALE || may_lose(p, status);
+    if (r->sums && status == LIEN_ECHECKSUM && p->liars) {
+        p->tally.caught++;
+        fine = true;
+    }
     if (!fine)
         program_doubt(p, "read %u: done with %s", r->op.number, lien_errname(status));
     p->tally.stale += r->request && status == LIEN_ESTALE;
@@ -127,7 +133,11 @@ static void verify_op(const struct app_read *r, const lien_op *op)
             continue;
         const uint8_t *bytes = r->bufs[i].addr + (lo - base);
         size_t bad = pattern_check(bytes, hi - lo, r->tag, op->src + (lo - op->dst));
-        if (bad < hi - lo)
+        if (bad < hi - lo && r->sums) // whatever the network does
+            program_fail(r->op.p,
+                         "read %u: byte %llu of %llu is wrong, in spite of its checksum (R16)",
+                         r->op.number, (unsigned long long)(lo + bad), (unsigned long long)r->tag);
+        else if (bad < hi - lo)
             program_doubt(r->op.p, "read %u of %s %llu: byte %llu of the space is wrong%s",
                           r->op.number, r->request ? "read space" : "grant",
                           (unsigned long long)r->tag, (unsigned long long)(lo + bad),
@@ -166,7 +176,7 @@ static void read_released(void *arg, int status)
 static bool read_prepare(struct app_read *r)
 {
     r->n = bufs_get(r->conn->node, r->bufs, r->total);
-    if (one_in(r->op.p, 2))
+    if (!r->sums && one_in(r->op.p, 2))
         r->n_ops = random_ops(r->op.p, r->ops, r->total, r->total);
     return r->n && space_open(r->conn->node, r->bufs, r->n, &r->space);
 }
@@ -209,6 +219,7 @@ static void start_read(struct app_conn *c, const struct app_grant *g)
     struct program *p = c->p;
     struct app_read *r = read_new(c, g->tag, g->total);
     lien_read_opts opts;
+    r->sums = g->sums;
     if (!read_prepare(r))
         return;
     lien_read_opts_init(&opts);
@@ -233,6 +244,7 @@ bool model_request_read(struct app_request *request)
     struct app_read *r = read_new(request->conn, request->call->src_tag, request->call->src_total);
     lien_transfer_opts opts;
     r->op.what = "request read";
+    r->sums = request->call->sums;
     r->request = request;
     if (!read_prepare(r))
         return false;
@@ -330,6 +342,7 @@ void model_send(struct app_conn *c)
     for (unsigned i = 0; i < s->n; i++)
         bufs[i] = s->bufs[i].buf;
     lien_send_opts_init(&opts);
+    opts.flags = one_in(p, 3) ? LIEN_CHECKSUM : 0;
     opts.on_done = send_done;
     opts.on_released = send_released;
     opts.arg = s;

@@ -27,9 +27,9 @@ extern "C" {
 
 // Flag of a method: its handler has no effect but writes into its call and its reply, so these are the check of what it read. Its reads are done when the bytes are there, unverified, and
 // nobody is asked unless lien_request_verify() does.
-#define LIEN_PURE (1u << 1)
+#define LIEN_PURE (1u << 3)
 // Flag of a read: done when the bytes are there, unverified; the caller is being asked by then, and lien_request_verify() tells the verdict.
-#define LIEN_UNVERIFIED (1u << 0)
+#define LIEN_UNVERIFIED (1u << 4)
 
 typedef struct lien_call lien_call;       // a call of ours, running or ended
 typedef struct lien_request lien_request; // a call of the peer's, until it is answered or dropped
@@ -78,7 +78,7 @@ typedef struct lien_transfer_opts {
     const lien_op *ops; // 0 .. LIEN_OPS_MAX, copied; NULL: the whole source to offset 0
     size_t n_ops;
     uint32_t timeout_ms; // until on_done(LIEN_ETIMEDOUT); default: the request's deadline
-    unsigned flags;      // of a read: LIEN_UNVERIFIED
+    unsigned flags;      // of a read: LIEN_UNVERIFIED; of a write: LIEN_CHECKSUM
     void (*on_done)(void *arg, int status);
     void (*on_released)(void *arg, int status);
     void *arg;
@@ -123,7 +123,7 @@ LIEN_API int lien_request_write_wait(lien_request *request, lien_buf *const *buf
 // answer is discarded, which is no error. LIEN_ESTATE: a write was given up, so `status` 0 would be a lie. LIEN_EMSGSIZE: above info.eager_max of lien_conn_info(). On error the request stays.
 LIEN_API int lien_request_reply(lien_request **request, int status, const void *data, size_t len);
 // The same with a body of `n` buffers (1 .. LIEN_BUFS_MAX), which the caller READs into the memory it reserved. Moves the buffers and stores NULL in each slot: they are freed when the caller has
-// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. LIEN_EUNVERIFIED: as for a write. LIEN_EINVAL: one belongs to a space, a message or a request (take it out first). On error nothing is moved.
+// released them. LIEN_EMSGSIZE: more than the call's reply_max too. LIEN_ELIMIT: options held_conn_bytes, held_total_bytes. LIEN_EUNVERIFIED: as for a write. LIEN_EINVAL: one is there twice, or belongs to a space, a message or a request (take it out first). On error nothing is moved.
 LIEN_API int lien_request_reply_body(lien_request **request, int status, const void *data,
                                      size_t len, lien_buf **bufs, size_t n);
 // Gives it up; the caller gets LIEN_ECANCELED. Stores NULL.
@@ -151,6 +151,8 @@ typedef struct lien_call_opts {
     void (*on_released)(void *arg,
                         int status); // both spaces and the body are yours: 0, or LIEN_EQUARANTINED
     void *arg;
+    unsigned
+        flags; // LIEN_CHECKSUM: of read space and body, and the handler's writes and the reply's body carry one too
 } lien_call_opts;
 
 static inline void lien_call_opts_init(lien_call_opts *opts)

@@ -52,7 +52,10 @@ extern "C" {
     X(-28, ENOTFOUND, CALL, "no such object")                                                   \
     X(-29, ESTATE, BUG, "not in this state")                                                    \
     X(-30, EREGISTER, DEVICE, "the provider refused to register memory")                        \
-    X(-31, EUNVERIFIED, CALL, "the bytes were read and not verified: they may not leave")
+    X(-31, EUNVERIFIED, CALL, "the bytes were read and not verified: they may not leave")       \
+    X(-32, EAUTH, CONN, "the peers do not share a pre-shared key")                              \
+    X(-33, ECHECKSUM, CALL, "the bytes are not those granted, or lack a checksum")              \
+    X(-34, EPARTIAL, BUG, "a checksum is over a whole buffer: its parts cannot be moved")
 // clang-format on
 
 typedef enum lien_error {

@@ -47,7 +47,12 @@ extern "C" {
 // Copy operations in one read. Source: design.md 2.
 #define LIEN_OPS_MAX 1024
 // Bytes of the largest token: a header and one key for each of LIEN_BUFS_MAX buffers (docs/wire.md, "Token").
-#define LIEN_TOKEN_MAX 1600
+#define LIEN_TOKEN_MAX 2112
+// Flag of a grant, a message, a call, a write: what is granted carries a checksum (XXH3, 64 bits) over the full length of each buffer. Whoever reads it compares it with what arrived before
+// anybody is told of success; else LIEN_ECHECKSUM, and the bytes are anything. It finds what a network or a provider lost or garbled, such as a READ that succeeded and wrote nothing; it is
+// no signature: whoever grants can make one for any bytes. A buffer with a checksum is moved whole: operations that begin or end inside one are LIEN_EPARTIAL. The starting function hashes the
+// bytes before it returns, without a lock; the reading side does it on a thread of the library's own. Option `checksum` turns it on for everything, and demands it of peers.
+#define LIEN_CHECKSUM (1u << 5)
 // A timeout without end.
 #define LIEN_FOREVER UINT32_MAX
 // What each ..._opts_init() below does: all fields 0, which means their defaults (a pool's options name three others), and `size` as the header that the program was built with has it. Inline for
@@ -111,6 +116,12 @@ typedef void lien_log_fn(const lien_log_line *line, void *arg);
 // Leave the soft limit of descriptors alone (it is raised to the hard one otherwise: a connection takes several).
 #define LIEN_KEEP_NOFILE (1u << 1)
 
+// A pre-shared key: 16 to 64 random bytes.
+typedef struct lien_psk {
+    const void *bytes;
+    size_t len;
+} lien_psk;
+
 typedef struct lien_ctx_opts {
     size_t size;
     unsigned flags; // LIEN_APP_DRIVEN, LIEN_KEEP_NOFILE
@@ -119,6 +130,10 @@ typedef struct lien_ctx_opts {
     // given here wins over the environment (LIEN_KEY), which wins over the file of option `config` (LIEN_CONFIG), which wins over the default
     lien_log_fn *log; // NULL: lines at or above option log_level go to stderr
     void *log_arg;
+    // Pre-shared keys, at most 16; none, and no option psk_file: peers are not authenticated. Connections that this ctx opens prove the first, those that it accepts may have proved any; a peer
+    // without one of them, and a peer without keys, is refused with LIEN_EAUTH. Used up before lien_ctx_open() returns: wipe them then. They win over option psk_file. Since 0.1.
+    const lien_psk *psks;
+    size_t n_psks;
 } lien_ctx_opts;
 
 static inline void lien_ctx_opts_init(lien_ctx_opts *opts)
@@ -127,7 +142,7 @@ static inline void lien_ctx_opts_init(lien_ctx_opts *opts)
 }
 
 // Opens a ctx. LIEN_EOPTION: an unknown key or LIEN_ variable, a value out of range, or option `provider` against FI_PROVIDER; the log names the nearest
-// known key, or the limit.
+// known key, or the limit. A pre-shared key too short or too long, or a psk_file that cannot be read, that others can read or that has no key, likewise.
 // LIEN_ENOPROVIDER: the provider asked for by option `provider` or FI_PROVIDER cannot be used; the log lists each candidate and why.
 LIEN_API int lien_ctx_open(const lien_ctx_opts *opts, lien_ctx **ctx);
 
@@ -174,6 +189,8 @@ typedef struct lien_ctx_stats {
     uint64_t guard_skipped;    // lends in guarded pools that went on unprotected (lien_guard.7)
     uint64_t channel_attempts; // connections that channels began
     uint64_t calls_resent;     // by channels, having never begun
+    uint64_t checksums_wrong;  // reads whose bytes were not those granted
+    uint64_t exposed_bytes;    // level, pool memory whose keys peers still know (LIEN_REUSE_PROVEN)
 } lien_ctx_stats;
 
 // Fills the first stats->size bytes of *stats. Never blocks.
@@ -190,6 +207,22 @@ LIEN_API int lien_ctx_metrics(lien_ctx *ctx, char **text);
 // ctx but those with LIEN_UNGUARDED. For tests and hunts: it costs system calls at each lend.
 #define LIEN_GUARD     (1u << 1)
 #define LIEN_UNGUARDED (1u << 2) // not for this pool, whatever option `guard` says
+// No old bytes are seen: a buffer is zeroed when the pool hands it out, and what a READ is to write is zeroed before the READ is posted. So a READ that succeeds and writes nothing shows zeros, and never
+// what another peer or holder left there. Costs the zeroing.
+#define LIEN_ZERO (1u << 3)
+
+// When memory that peers could read is used again. What a peer was granted it can still name by its key, and on tcp a READ that was accepted goes on: only the end of its endpoint ends that
+// for certain.
+typedef enum lien_reuse {
+    LIEN_REUSE_RELEASE =
+        0, // once it was released and freed: for peers that are trusted to release what they have done with
+    // Freed memory goes home only when the endpoint of each connection that saw its key has ended with proof. Each granted buffer has a region of its own, of its length then, so that a key reaches no other memory, and ends with the
+    // grant; a READ that comes later costs the connection (on tcp). A buffer that was released is its holder's again all the same: free it rather than write what this peer must not see.
+    // What waits so is bounded by `expose_max` and counts as handed out.
+    LIEN_REUSE_PROVEN = 1,
+    LIEN_REUSE_PEER =
+        2 // pools of their own: the first connection that is granted a buffer of this pool is the only one ever: a channel's next connection is another (LIEN_ESTATE)
+} lien_reuse;
 
 typedef struct lien_pool_opts {
     size_t size;
@@ -201,6 +234,9 @@ typedef struct lien_pool_opts {
         reserve; // bytes of `limit` kept for receiving (bodies of messages), so that senders cannot starve receivers; default SIZE_MAX: limit / 8
     size_t populate; // bytes mapped and touched at once; default 0
     int numa_node;   // node to allocate on, or -1 for any; default -1
+    lien_reuse reuse;
+    size_t
+        expose_max; // LIEN_REUSE_PROVEN: bytes whose keys peers may know at once; a grant of more is LIEN_ELIMIT. Default 0: limit / 2. Rounded up to whole pages of 4096, as buffers are counted
 } lien_pool_opts;
 
 static inline void lien_pool_opts_init(lien_pool_opts *opts)
@@ -220,7 +256,7 @@ LIEN_API int lien_pool_open(lien_ctx *ctx, const lien_pool_opts *opts, lien_pool
 // Closes the pool and stores NULL. Its memory goes back to the system when the last buffer is home; buffers stay valid until then. Never blocks.
 LIEN_API int lien_pool_close(lien_pool **pool);
 
-// A buffer of `len` bytes (1 .. limit - reserve), aligned to 4096. Its contents are unspecified. LIEN_ELIMIT: the pool's limit leaves no room
+// A buffer of `len` bytes (1 .. limit - reserve), aligned to 4096. Its contents are unspecified, or 0 with LIEN_ZERO. LIEN_ELIMIT: the pool's limit leaves no room
 // now, or others wait for it. LIEN_EMSGSIZE: `len` is above limit - reserve. LIEN_ESTATE: the pool is closed. LIEN_ENOMEM. O(1) up to 64 MiB.
 // Never blocks.
 LIEN_API int lien_pool_alloc(lien_pool *pool, size_t len, lien_buf **buf);
@@ -302,6 +338,8 @@ LIEN_API void lien_space_free(lien_space **space);
 
 // -- Connections -------------------------------------------------------------------------------------------------------------------
 
+// Flags of connections, methods, grants and reads: no two share a bit, and one where it does not belong is LIEN_EINVAL.
+//
 // Callbacks of this connection may run on the progress thread, and promise not to block.
 #define LIEN_INLINE (1u << 0)
 
@@ -397,6 +435,9 @@ typedef struct lien_conn_info {
 // Fills the first info->size bytes of *info.
 LIEN_API int lien_conn_info_get(lien_conn *conn, lien_conn_info *info);
 
+// The ctx that `conn` belongs to, for handlers and callbacks that get a connection and want a pool or a space. NULL for NULL, and in a forked child. Never blocks. Since 0.1.
+LIEN_API lien_ctx *lien_conn_ctx(const lien_conn *conn);
+
 // Writes the trace of the connection, its last events (option `trace` says how many), to the descriptor `fd`: bytes for lien-trace(1) to read. Also after the connection ended, until
 // lien_conn_close(). The events are those of one moment; the writing is done without a lock, and takes as long as write(2) on `fd` does. Frames are in it without users' bytes and keys, unless
 // option `trace_bytes` says otherwise. LIEN_ESTATE: option `trace` is 0. LIEN_ESYS: write(2) failed, see errno; part of it may be written. LIEN_ENOMEM.
@@ -461,6 +502,7 @@ typedef struct lien_send_opts {
     void *arg;
     uint32_t
         timeout_ms; // lien_send_wait only: how long to wait for credit and result; default LIEN_FOREVER
+    unsigned flags; // LIEN_CHECKSUM
 } lien_send_opts;
 
 static inline void lien_send_opts_init(lien_send_opts *opts)
@@ -495,11 +537,11 @@ LIEN_API void lien_msg_free(lien_msg **msg);
 // -- Grants and reads --------------------------------------------------------------------------------------------------------------
 
 // The peer may be refused at once: a region of its own, deregistered by lien_grant_revoke(). A READ that comes later costs the connection.
-#define LIEN_REVOCABLE (1u << 0)
+#define LIEN_REVOCABLE (1u << 2)
 
 typedef struct lien_grant_opts {
     size_t size;
-    unsigned flags;
+    unsigned flags; // LIEN_REVOCABLE, LIEN_CHECKSUM
     void (*on_released)(
         void *arg,
         int status); // 0: the peer released it, or its endpoint's end is proved; or LIEN_EQUARANTINED
@@ -519,7 +561,7 @@ typedef struct lien_token {
 
 // Lets the peer of `conn` read `n` buffers (1 .. LIEN_BUFS_MAX), seen as one run of bytes. Held: they stay untouched (readable, not writable)
 // until the peer's release or the proved end of the connection's endpoint. LIEN_EBUSY: a buffer is under a read. LIEN_ELIMIT: option held_conn_bytes,
-// held_total_bytes or grants_conn. LIEN_ECLOSED, LIEN_EREGISTER. Never blocks.
+// held_total_bytes or grants_conn, or a pool's expose_max. LIEN_ESTATE: a pool with LIEN_REUSE_PEER is another connection's. LIEN_ECLOSED, LIEN_EREGISTER. Never blocks.
 LIEN_API int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n,
                              const lien_grant_opts *opts, lien_token *token, lien_grant **grant);
 // Asks the peer to release. The grant ends as any other; a peer that owes its release past option release_ms loses the connection. Again: no effect.
@@ -536,6 +578,7 @@ typedef struct lien_token_info {
     uint64_t len;   // bytes that can be read
     uint32_t bufs;
     bool held;
+    bool checksum;
 } lien_token_info;
 
 // What a token says. LIEN_EPROTO: malformed. LIEN_ESTALE: it is not of this connection. Says nothing about the grant's life.
@@ -570,7 +613,8 @@ static inline void lien_read_opts_init(lien_read_opts *opts)
 
 // Reads from the peer's grant named by `token` into `space`, which is lent at once and back by on_released at the latest. LIEN_ERANGE: an op outside token or space.
 // LIEN_EOVERLAP: two ops write the same bytes. LIEN_ESTALE: the grant was released or revoked, or is another connection's.
-// LIEN_EBUSY: the space is lent. LIEN_EPROTO: malformed token. `read` may be NULL (fire and forget). Never blocks.
+// LIEN_EBUSY: the space is lent. LIEN_EPROTO: malformed token. LIEN_EPARTIAL: the grant has checksums and an op moves part of a buffer. LIEN_ECHECKSUM: it has none, and option `checksum` demands
+// them; as a status of on_done: the bytes are not those that were granted. `read` may be NULL (fire and forget). Never blocks.
 LIEN_API int lien_read_start(lien_conn *conn, const void *token, size_t token_len,
                              lien_space *space, const lien_read_opts *opts, lien_read **read);
 // on_done(LIEN_ECANCELED) runs soon, unless done is already under way; the space comes back on evidence. Pieces not yet posted are not posted.
