@@ -159,6 +159,16 @@ void cf_op_over(struct cf_side *side, struct cf_op *op, int status, int released
              lien_errname(atomic_load(&op->released_status)), lien_errname(released));
 }
 
+void cf_op_ended(struct cf_side *side, struct cf_op *op, int status)
+{
+    UNTIL(side, atomic_load(&op->released));
+    bool waits = side->driver->ends_by_domain &&
+                 atomic_load(&op->released_status) == LIEN_EQUARANTINED;
+    cf_op_over(side, op, status, waits ? LIEN_EQUARANTINED : 0);
+    if (side->ctx)
+        UNTIL(side, cf_stats(side).quarantined_bytes == 0);
+}
+
 // R4: each exactly once, or neither where the starting call failed.
 static void check_ops(struct cf_side *side)
 {

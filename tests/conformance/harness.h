@@ -223,6 +223,8 @@ void cf_op_done(void *arg, int status); // the two events, for options of the ca
 void cf_op_released(void *arg, int status);
 // Waits for both events and checks them.
 void cf_op_over(struct cf_side *side, struct cf_op *op, int status, int released);
+// The same for one that ended with its connection: memory is back, by way of quarantine where only the domain's end proves.
+void cf_op_ended(struct cf_side *side, struct cf_op *op, int status);
 
 // Grants, sends the token as a message's head.
 void cf_offer(struct cf_side *side, struct cf_link *link, lien_buf *const *bufs, size_t n,

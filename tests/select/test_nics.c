@@ -3,7 +3,10 @@
 // Contexts over libfabric tcp on a machine with several NICs, which is a network namespace of the test's own: a subnet policy, a list of NICs taken least loaded first, a link that goes down, and
 // a provider that leads nowhere. Skips where no namespace can be had. One thread.
 
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/fault/fault.h"
@@ -16,6 +19,20 @@ static void run(const char *command)
     CHECK_EQ(rc, 0);
 }
 
+static bool d1_runs(void *arg)
+{
+    struct ifreq request = {.ifr_name = "d1"};
+    (void)arg;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0 && close(fd) == 0);
+    return (request.ifr_flags & IFF_RUNNING) != 0;
+}
+
+static bool d1_stands(void *arg)
+{
+    return !d1_runs(arg);
+}
+
 static bool make_machine(void)
 {
     if (unshare(geteuid() == 0 ? CLONE_NEWNET : CLONE_NEWUSER | CLONE_NEWNET) != 0 ||
@@ -25,6 +42,8 @@ static bool make_machine(void)
     run("ip link add d1 type veth peer name e1 && ip addr add 10.72.0.1/24 dev d1");
     run("ip link set d0 up && ip link set e0 up && ip link set d1 up && ip link set e1 up");
     run("ip addr add fd71::1/64 dev d0 nodad");
+    // The kernel takes note of a link a moment later.
+    CHECK(fault_until(d1_runs, NULL, 30000));
     return true;
 }
 
@@ -148,11 +167,13 @@ static void least_loaded_and_down(void)
     }
     CHECK_EQ(on_d1, 2);
     run("ip link set e1 down"); // so d1 has no link
+    CHECK(fault_until(d1_stands, NULL, 30000));
     for (unsigned i = 4; i < 7; i++) {
         CHECK_EQ(connect_pair(&p, &c[i]), 0);
         CHECK(at(&c[i], "d0", "10.71.0.1"));
     }
     run("ip link set e1 up");
+    CHECK(fault_until(d1_runs, NULL, 30000));
     CHECK_EQ(connect_pair(&p, &c[7]), 0);
     CHECK(at(&c[7], "d1", "10.71.0.2"));
     for (unsigned i = 0; i < 8; i++)
