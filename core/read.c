@@ -497,7 +497,7 @@ int lieni_read_batch_check(const struct lien_conn *conn, uint64_t bytes)
     struct lieni_log_at at = lieni_conn_at(conn, 0);
     lieni_log_say(
         conn->ctx->log, LIEN_LOG_WARN, &at, LIEN_EMSGSIZE,
-        "a read of %llu bytes is above what provider %s moves in one, %llu: split it, or use a "
+        "%llu bytes are more than provider %s moves in one read, %llu: split them, or use a "
         "provider with RMA",
         (unsigned long long)bytes, traits->name, (unsigned long long)traits->read_batch_max);
     return LIEN_EMSGSIZE;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HTTP/2 by nghttp2: one request, POST /lien, whose body is the client's stream of bytes, and whose answer, 200, has the server's. Nothing else may be on the connection. nghttp2 is asked for
-// bytes to write and given bytes that were read, so it queues nothing but what it owes itself (settings, window updates, pings' answers), which it bounds. What it made and the socket
-// did not take stays in its own buffer; what it was given and the endpoint did not take is at most one read of the socket. Progress context.
+// bytes to write and given bytes that were read, so it queues nothing but what it owes itself: window updates, one at a time, and at most 16 answers to settings and pings, above which the peer floods
+// us. What would make it queue resets (a second stream, whatever it calls invalid) ends the connection at once. Headers are bounded as they unfold, not as they are sent. What it made and the
+// socket did not take stays in its own buffer; what it was given and the endpoint did not take is at most one read of the socket. Progress context.
 
 #include <nghttp2/nghttp2.h>
 #include <stdio.h>
@@ -14,7 +15,10 @@
 #define PATH        "/lien"
 #define WINDOW      (1 << 20) // bytes that the peer may send ahead
 #define RAW         16384u
-#define NO_DATA_MAX 64u // reads of the socket without data in a row before others have their turn
+#define NO_DATA_MAX 64u   // reads of the socket without data in a row before others have their turn
+#define HEADERS_MAX 4096u // of the peer's, counted as SETTINGS_MAX_HEADER_LIST_SIZE is
+#define MORE_MAX    8u    // CONTINUATION frames of the peer's
+#define OWED_MAX    16u   // answers to settings and pings that wait
 
 struct h2 {
     nghttp2_session *session;
@@ -23,6 +27,8 @@ struct h2 {
     bool answered;  // client: 200 came; server: the request came and was answered
     bool over;      // the peer ended its direction, or the stream
     const char *fault;
+    uint32_t headers; // bytes so far
+    unsigned more;    // CONTINUATION frames so far
 
     const struct iovec *iov; // of the write that runs, else NULL
     int n_iov;
@@ -71,16 +77,42 @@ static ssize_t pull(nghttp2_session *session, int32_t stream, uint8_t *buf, size
     return got > 0 ? (ssize_t)got : NGHTTP2_ERR_DEFERRED;
 }
 
+static int faulty(struct h2 *h2, const char *what)
+{
+    h2->fault = what;
+    return NGHTTP2_ERR_CALLBACK_FAILURE;
+}
+
+// What may not come is not even unpacked.
+static int on_begin(nghttp2_session *session, const nghttp2_frame_hd *frame, void *user)
+{
+    (void)session;
+    struct h2 *h2 = user;
+    if (frame->type == NGHTTP2_HEADERS && h2->answered)
+        return faulty(h2, "a second request, or trailers");
+    if (frame->type == NGHTTP2_CONTINUATION && ++h2->more > MORE_MAX)
+        return faulty(h2, "headers in more than 9 frames");
+    if (frame->type == NGHTTP2_PUSH_PROMISE)
+        return faulty(h2, "a push");
+    return 0;
+}
+
+// nghttp2 would go on, after a reset of a stream; there is one stream.
+static int on_invalid(nghttp2_session *session, const nghttp2_frame *frame, int error, void *user)
+{
+    (void)session;
+    (void)frame;
+    return faulty(user, nghttp2_strerror(error));
+}
+
 static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, const uint8_t *data,
                    size_t len, void *user)
 {
     (void)session;
     (void)flags;
     struct h2 *h2 = user;
-    if (stream != h2->stream || !h2->answered) {
-        h2->fault = "data outside of the one stream";
-        return NGHTTP2_ERR_CALLBACK_FAILURE;
-    }
+    if (stream != h2->stream || !h2->answered)
+        return faulty(h2, "data outside of the one stream");
     memcpy(h2->data + h2->data_len, data, len); // no more than was given, which is at most RAW
     h2->data_len += len;
     return 0;
@@ -100,6 +132,10 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
     (void)flags;
     struct h2 *h2 = user;
     const char *want = NULL;
+    size_t left = HEADERS_MAX - h2->headers;
+    if (name_len > left || value_len > left || name_len + value_len + 32 > left)
+        return faulty(h2, "headers of more than 4096 bytes");
+    h2->headers += (uint32_t)(name_len + value_len + 32);
     if (is(name, name_len, ":method"))
         want = "POST";
     else if (is(name, name_len, ":path"))
@@ -108,8 +144,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
         want = "200";
     if (!want || is(value, value_len, want))
         return 0;
-    h2->fault = h2->lane->server ? "the request is not POST " PATH : "the answer is not 200";
-    return NGHTTP2_ERR_CALLBACK_FAILURE;
+    return faulty(h2, h2->lane->server ? "the request is not POST " PATH : "the answer is not 200");
 }
 
 static int answer(struct h2 *h2)
@@ -126,10 +161,8 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
     (void)session;
     struct h2 *h2 = user;
     if (frame->hd.type == NGHTTP2_HEADERS) {
-        if (h2->answered || (h2->stream != 0 && frame->hd.stream_id != h2->stream)) {
-            h2->fault = "a second request, or trailers";
-            return NGHTTP2_ERR_CALLBACK_FAILURE;
-        }
+        if (h2->stream != 0 && frame->hd.stream_id != h2->stream)
+            return faulty(h2, "an answer to what was not asked");
         h2->stream = frame->hd.stream_id;
         h2->answered = true;
         if (h2->lane->server && answer(h2) != 0)
@@ -188,11 +221,13 @@ static int make_session(struct h2 *h2)
     if (rc == 0)
         rc = nghttp2_option_new(&option);
     if (rc == 0) {
+        nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks, on_begin);
+        nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, on_invalid);
         nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
         nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
         nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame);
         nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
-        nghttp2_option_set_max_outbound_ack(option, 16);
+        nghttp2_option_set_max_outbound_ack(option, OWED_MAX);
         nghttp2_option_set_no_closed_streams(option, 1);
         rc = h2->lane->server ? nghttp2_session_server_new2(&h2->session, callbacks, h2, option)
                               : nghttp2_session_client_new2(&h2->session, callbacks, h2, option);
@@ -220,7 +255,7 @@ static int h2_open(struct lieni_lane *lane)
     const nghttp2_settings_entry settings[] = {
         {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, lane->server ? 1 : 0},
         {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, WINDOW},
-        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, 4096},
+        {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, HEADERS_MAX},
         {NGHTTP2_SETTINGS_ENABLE_PUSH, 0}};
     int rc = make_session(h2);
     if (rc == 0)
@@ -306,6 +341,8 @@ static int feed(struct h2 *h2)
         return bad(h2, h2->fault);
     if (n < 0)
         return bad(h2, nghttp2_strerror((int)n));
+    if (!nghttp2_session_want_read(h2->session))
+        h2->over = true; // it said goodbye, for a fault of the peer's or in answer to its own
     // A window that opened, or what nghttp2 owes, may be written now.
     lieni_stream_touch(h2->lane->ep);
     return 0;

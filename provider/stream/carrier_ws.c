@@ -230,11 +230,12 @@ static int await(struct ws *ws)
                                      HTTP_MAX - ws->raw_len);
         if (rc < 0)
             return (int)rc;
+        size_t from = ws->raw_len < 3 ? 0 : ws->raw_len - 3; // the end may have begun there
         ws->raw_len += (size_t)rc;
         // Who speaks no HTTP is not waited for.
         if (ws->raw[0] != (ws->lane->server ? 'G' : 'H'))
             return bad(ws->lane, "the first byte is not HTTP's");
-        end = memmem(ws->raw, ws->raw_len, "\r\n\r\n", 4);
+        end = memmem(ws->raw + from, ws->raw_len - from, "\r\n\r\n", 4);
     }
     size_t len = (size_t)((uint8_t *)end - ws->raw) + 2; // with the last line's end
     char head[HTTP_MAX + 1];

@@ -165,7 +165,7 @@ struct lieni_lane {
     struct lieni_pipe pipe;
     void *carried; // the carrier's
     bool again;    // the carrier gave LIEN_EAGAIN for the others' sake: it is to be asked again
-    char why[128]; // what the carrier or TLS did not like
+    char why[320]; // what the carrier or TLS did not like
     TAILQ_ENTRY(lieni_lane) link;
 
     uint8_t hello[LIENI_STREAM_HEAD + LIENI_CM_DATA]; // the peer's

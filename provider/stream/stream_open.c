@@ -459,7 +459,8 @@ bool lieni_stream_opening(struct lieni_ep *ep, struct lieni_event *event)
             *event = told(ep, LIENI_STREAM_UP, 0, 0);
             return true;
         }
-        explain(lane, ep->server ? LIEN_LOG_INFO : LIEN_LOG_WARN, rc);
+        bool refused = rc == LIEN_EAUTH && lane->stage == LIENI_LANE_SECURING; // by a client
+        explain(lane, ep->server && !refused ? LIEN_LOG_INFO : LIEN_LOG_WARN, rc);
         int error = lane->pipe.error;
         if (ep->server) {
             lieni_lane_close(lane);

@@ -126,6 +126,88 @@ static int choose_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_l
     return SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
+// -- What was wrong with a certificate -----------------------------------------------------------------------------------------------
+
+static void print_time(const ASN1_TIME *time, char *text, size_t size)
+{
+    BIO *bio = BIO_new(BIO_s_mem());
+    int len = bio && time && ASN1_TIME_print(bio, time) ? BIO_read(bio, text, (int)size - 1) : 0;
+    text[len > 0 ? len : 0] = '\0';
+    BIO_free(bio);
+}
+
+// More of it than OpenSSL's own words: the date, the issuer, the name. What comes from the certificate is printed with its control characters escaped.
+static void detail(X509_STORE_CTX *store, int error, const char *name, char *text, size_t size)
+{
+    const X509 *cert = X509_STORE_CTX_get_current_cert(store);
+    char value[128] = "";
+    text[0] = '\0';
+    switch (error) { // a number of OpenSSL's
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+        print_time(cert ? X509_get0_notAfter(cert) : NULL, value, sizeof value);
+        snprintf(text, size, ": it ended at %s", value);
+        break;
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+        print_time(cert ? X509_get0_notBefore(cert) : NULL, value, sizeof value);
+        snprintf(text, size, ": it begins at %s", value);
+        break;
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH:
+        snprintf(text, size, ": it is not for '%.150s'", name);
+        break;
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
+    case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
+    case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+    case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
+        if (cert)
+            X509_NAME_oneline(X509_get_issuer_name(cert), value, sizeof value);
+        snprintf(text, size, ": its issuer '%.120s' is not among those of tls_ca", value);
+        break;
+    default:
+        break;
+    }
+}
+
+// OpenSSL asks whether a fault of the server's chain is to be overlooked. Never; but here it is still known.
+static int note_fault(int ok, X509_STORE_CTX *store)
+{
+    if (ok)
+        return ok;
+    SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+    struct lieni_lane *lane = SSL_get_app_data(ssl);
+    const char *set = lane->ep->prov->tls->name;
+    int error = X509_STORE_CTX_get_error(store);
+    char more[200];
+    detail(store, error, set[0] ? set : lane->ep->name, more, sizeof more);
+    snprintf(lane->why, sizeof lane->why, "the server's certificate: %s%s",
+             X509_verify_cert_error_string(error), more);
+    return 0;
+}
+
+// Whether the peer ended the handshake because it does not take our certificate. *what: its reason.
+static bool refused_by_peer(unsigned long code, const char **what)
+{
+    static const struct {
+        int reason;
+        const char *what;
+    } alerts[] = {{SSL_R_TLSV1_ALERT_UNKNOWN_CA, "it does not know the issuer"},
+                  {SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED, "it has expired"},
+                  {SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED, "it was revoked"},
+                  {SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE, "it is of a kind it does not take"},
+                  {SSL_R_SSLV3_ALERT_BAD_CERTIFICATE, "it is for another name, or damaged"},
+                  {SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN, "it gives no reason"}};
+    for (size_t i = 0; i < sizeof alerts / sizeof alerts[0]; i++) {
+        if (ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) == alerts[i].reason) {
+            *what = alerts[i].what;
+            return true;
+        }
+    }
+    return false;
+}
+
+// -- Contexts ------------------------------------------------------------------------------------------------------------------------
+
 static SSL_CTX *context(bool server)
 {
     SSL_CTX *ctx = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
@@ -143,7 +225,7 @@ static int open_client(struct lieni_prov *prov, struct lieni_tls *tls, const cha
     tls->client = context(false);
     if (!tls->client)
         return LIEN_ENOMEM;
-    SSL_CTX_set_verify(tls->client, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_verify(tls->client, SSL_VERIFY_PEER, note_fault);
     if (ca && ca[0])
         return SSL_CTX_load_verify_file(tls->client, ca) == 1 ? 0 : refuse(prov, "tls_ca", ca);
     return SSL_CTX_set_default_verify_paths(tls->client) == 1 ? 0 : refuse(prov, "tls_ca", "");
@@ -265,6 +347,8 @@ int lieni_tls_end_open(struct lieni_lane *lane)
         return 0;
     }
     SSL_set_connect_state(end->ssl);
+    if (!SSL_set_app_data(end->ssl, lane)) // for note_fault
+        return LIEN_ENOMEM;                // and closed by the lane
     const char *name = tls->name[0] ? tls->name : lane->ep->name;
     if (expect_name(end->ssl, name) && offer_alpn(end->ssl, alpn_of(prov)))
         return 0;
@@ -314,10 +398,14 @@ int lieni_tls_ready(struct lieni_lane *lane)
     if (code == LIEN_EAGAIN)
         return code;
     long verdict = SSL_get_verify_result(ssl);
+    const char *what;
     char text[96];
-    if (!lane->server && verdict != X509_V_OK) {
-        snprintf(lane->why, sizeof lane->why, "the server's certificate: %s",
-                 X509_verify_cert_error_string(verdict));
+    if (!lane->server && verdict != X509_V_OK) { // note_fault said why
+        ERR_clear_error();
+        return LIEN_EAUTH;
+    }
+    if (lane->server && refused_by_peer(ERR_peek_error(), &what)) {
+        snprintf(lane->why, sizeof lane->why, "the client does not take tls_cert: %s", what);
         ERR_clear_error();
         return LIEN_EAUTH;
     }

@@ -45,6 +45,9 @@ const char *lieni_verbs_why(int rc);
 // Asks for one queue pair by its number.
 enum lieni_verbs_answer lieni_verbs_qp_ask(const struct lieni_verbs_entry *entry, uint32_t port,
                                            uint32_t number);
+// Right before the close of a queue pair: whether it is listed, and nothing but its own end can take it off the list. Some kernels hide what a thread made that has ended: so its maker must be the caller or the
+// process as a whole, which live on, or have ended already, and it is listed all the same. Waits up to a second for a maker that is about to end.
+bool lieni_verbs_qp_stays(const struct lieni_verbs_entry *entry, uint32_t port, uint32_t number);
 // The one queue pair that the calling thread made and that still is. False: none, several, or no answer.
 bool lieni_verbs_qp_made(const struct lieni_verbs_entry *entry, uint32_t port, uint32_t *number);
 // The queue pair of the one connection identifier with these addresses. False: none, several, or no answer.

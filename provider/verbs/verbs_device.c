@@ -255,7 +255,7 @@ static bool there(void *self, const struct lieni_ofi_name *name)
         doubt(device, "the kernel's resource table did not tell an endpoint's queue pair");
         return false;
     }
-    if (lieni_verbs_qp_ask(&device->entry, name->port, name->number) == LIENI_VERBS_LISTED)
+    if (lieni_verbs_qp_stays(&device->entry, name->port, name->number))
         return true;
     doubt(device, "the kernel's resource table does not show a queue pair before its end");
     return false;

@@ -2,7 +2,7 @@
 //
 // The kernel's resource table, asked over RDMA netlink (what `rdma resource show` prints). A queue pair's number is learned while it lives: as the one that this thread made, and once connected from the list of connection identifiers, and two answers must agree. That it is
 // gone is proved by one answer only: the kernel's own -ENOENT to the question for that very number on the same device, from where it was seen listed right before its end. (Some kernels answer so for what they hide from
-// whoever asks, such as what a thread made that is gone.) Lists are no proof: they page, hide, and may be empty for other reasons. Owns one socket, under table_lock; a forked child opens one of its own.
+// whoever asks, such as what a thread made that is gone: so what it was seen by must not be able to end in between, lieni_verbs_qp_stays.) Lists are no proof: they page, hide, and may be empty for other reasons. Owns one socket, under table_lock; a forked child opens one of its own.
 
 #include <errno.h>
 #include <pthread.h>
@@ -25,6 +25,8 @@
 #define ANSWER_S 2
 // A list that is paged while others come and go can miss an entry.
 #define LIST_TRIES 3
+// For a thread that was joined and is not gone yet: it has a few instructions left in the kernel.
+#define ENDING_MS 1000
 
 _Atomic bool lieni_verbs_hide_table;
 
@@ -224,54 +226,14 @@ static bool same_device(const struct lieni_verbs_entry *entry)
 
 // -- A queue pair by its number ----------------------------------------------------------------------------------------------------
 
-static int qp_attr(const struct nlattr *attr, void *arg)
-{
-    uint32_t *number = arg;
-    if (mnl_attr_get_type(attr) == RDMA_NLDEV_ATTR_RES_LQPN &&
-        mnl_attr_validate(attr, MNL_TYPE_U32) >= 0)
-        *number = mnl_attr_get_u32(attr);
-    return MNL_CB_OK;
-}
-
-static int take_qp(const struct nlmsghdr *head, void *arg)
-{
-    mnl_attr_parse(head, 0, qp_attr, arg);
-    return MNL_CB_STOP;
-}
-
-enum lieni_verbs_answer lieni_verbs_qp_ask(const struct lieni_verbs_entry *entry, uint32_t port,
-                                           uint32_t number)
-{
-    _Alignas(struct nlmsghdr) char buffer[32768];
-    uint32_t listed = 0;
-    struct question q = {.answer = take_qp, .arg = &listed};
-    if (!same_device(entry))
-        return LIENI_VERBS_UNKNOWN;
-    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_RES_QP_GET, 0);
-    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
-    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_PORT_INDEX, port);
-    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_RES_LQPN, number);
-    int rc = answered(&q);
-    if (rc == 0 && listed == number)
-        return LIENI_VERBS_LISTED;
-    // Removed and made anew in between, a device could have answered for another.
-    return rc == -ENOENT && same_device(entry) ? LIENI_VERBS_ABSENT : LIENI_VERBS_UNKNOWN;
-}
-
-// -- The queue pair that a thread made ---------------------------------------------------------------------------------------------
-
-struct maker {
-    uint32_t thread;
-    uint32_t number;
-    unsigned found;
-};
-
+// What the table says of a queue pair.
 struct told_qp {
-    uint32_t thread, number;
+    uint32_t thread; // that made it; 0: not told, that thread has ended
+    uint32_t number;
     uint8_t type;
 };
 
-static int made_attr(const struct nlattr *attr, void *arg)
+static int qp_attr(const struct nlattr *attr, void *arg)
 {
     struct told_qp *told = arg;
     uint16_t type = mnl_attr_get_type(attr);
@@ -284,13 +246,68 @@ static int made_attr(const struct nlattr *attr, void *arg)
     return MNL_CB_OK;
 }
 
+static int take_qp(const struct nlmsghdr *head, void *arg)
+{
+    mnl_attr_parse(head, 0, qp_attr, arg);
+    return MNL_CB_STOP;
+}
+
+static enum lieni_verbs_answer ask_qp(const struct lieni_verbs_entry *entry, uint32_t port,
+                                      uint32_t number, struct told_qp *told)
+{
+    _Alignas(struct nlmsghdr) char buffer[32768];
+    struct question q = {.answer = take_qp, .arg = told};
+    *told = (struct told_qp){0};
+    if (!same_device(entry))
+        return LIENI_VERBS_UNKNOWN;
+    ask(&q, buffer, sizeof buffer, RDMA_NLDEV_CMD_RES_QP_GET, 0);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_DEV_INDEX, entry->index);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_PORT_INDEX, port);
+    mnl_attr_put_u32(q.head, RDMA_NLDEV_ATTR_RES_LQPN, number);
+    int rc = answered(&q);
+    if (rc == 0 && told->number == number)
+        return LIENI_VERBS_LISTED;
+    // Removed and made anew in between, a device could have answered for another.
+    return rc == -ENOENT && same_device(entry) ? LIENI_VERBS_ABSENT : LIENI_VERBS_UNKNOWN;
+}
+
+enum lieni_verbs_answer lieni_verbs_qp_ask(const struct lieni_verbs_entry *entry, uint32_t port,
+                                           uint32_t number)
+{
+    struct told_qp told;
+    return ask_qp(entry, port, number, &told);
+}
+
+bool lieni_verbs_qp_stays(const struct lieni_verbs_entry *entry, uint32_t port, uint32_t number)
+{
+    const struct timespec ms = {.tv_nsec = 1000000};
+    for (unsigned i = 0; i < ENDING_MS; i++) {
+        struct told_qp told;
+        if (ask_qp(entry, port, number, &told) != LIENI_VERBS_LISTED)
+            return false;
+        if (told.thread == 0 || told.thread == (uint32_t)gettid() ||
+            told.thread == (uint32_t)getpid())
+            return true;
+        nanosleep(&ms, NULL);
+    }
+    return false;
+}
+
+// -- The queue pair that a thread made ---------------------------------------------------------------------------------------------
+
+struct maker {
+    uint32_t thread;
+    uint32_t number;
+    unsigned found;
+};
+
 static int take_made(const struct nlattr *attr, void *arg)
 {
     struct maker *maker = arg;
     struct told_qp told = {0};
     if (mnl_attr_get_type(attr) != RDMA_NLDEV_ATTR_RES_QP_ENTRY)
         return MNL_CB_OK;
-    mnl_attr_parse_nested(attr, made_attr, &told);
+    mnl_attr_parse_nested(attr, qp_attr, &told);
     if (told.number != 0 && told.thread == maker->thread && told.type == IBV_QPT_RC &&
         (maker->found == 0 || maker->number != told.number)) {
         maker->number = told.number;

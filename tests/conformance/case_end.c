@@ -349,20 +349,14 @@ static void buf_freed(struct cf_side *side)
     cf_alive(side, side->link);
 }
 
-// However long a busy machine lets a side stand still, it is not taken for dead.
-#define LONG                                                                                       \
-    {                                                                                              \
-        "dead_ms=120000", "read_watchdog_ms=120000"                                                \
-    }
-
 const struct cf_case cf_end_cases[] = {
-    {.group = "end", .name = "cancel-64MiB", .run = cancel, .arg = BIG, .settings = LONG},
-    {.group = "end", .name = "timeout-64MiB", .run = timeout, .arg = BIG, .settings = LONG},
+    {.group = "end", .name = "cancel-64MiB", .run = cancel, .arg = BIG, .settings = CF_UNHURRIED},
+    {.group = "end", .name = "timeout-64MiB", .run = timeout, .arg = BIG, .settings = CF_UNHURRIED},
     {.group = "end",
      .name = "read-close-64MiB",
      .run = handle_closed,
      .arg = BIG,
-     .settings = LONG},
+     .settings = CF_UNHURRIED},
     {.group = "end", .name = "cancel-too-late", .run = too_late, .arg = BIG},
     {.group = "end",
      .name = "close-by-reader",
@@ -376,7 +370,7 @@ const struct cf_case cf_end_cases[] = {
      .name = "space-freed-while-lent",
      .run = space_freed,
      .arg = BIG,
-     .settings = LONG},
+     .settings = CF_UNHURRIED},
     {.group = "end", .name = "buf-freed-while-granted", .run = buf_freed, .arg = BIG},
     {0},
 };

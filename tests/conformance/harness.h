@@ -39,6 +39,12 @@ enum cf_role {
 #define CF_ENDS (1u << 1) // its connections end by themselves: on_lost is no failure
 #define CF_BACK (1u << 2) // the owner calls, not the reader: see cf_calls()
 
+// Settings with which a side is not taken for dead, however long a busy machine lets it stand still: it fills and compares much memory, and makes no progress meanwhile.
+#define CF_UNHURRIED                                                                               \
+    {                                                                                              \
+        "dead_ms=120000", "read_watchdog_ms=120000"                                                \
+    }
+
 struct cf_side;
 
 struct cf_case {
@@ -140,6 +146,9 @@ struct cf_side {
     uint64_t head_bytes;         // of messages sent: all that Lien may copy
     _Atomic uint64_t call_bytes; // arguments and replies: some of these too
     bool over;                   // the script ended
+    _Atomic int log_code;        // log lines of this code are looked at
+    char log_want[2][64];        // and must have these texts
+    _Atomic unsigned log_lines;  // that had
 };
 
 // -- Failing and waiting --

@@ -177,7 +177,7 @@ typedef struct lien_ctx_stats {
     uint64_t read_bytes;
     uint64_t messages_sent;
     uint64_t messages_received;
-    uint64_t payload_bytes_copied; // by Lien's CPU, counted where copies are made (core/mem/copy.c)
+    uint64_t payload_bytes_copied; // by Lien's core, without what inline providers move
     uint64_t grants_live;          // level
     uint64_t grants_bytes;         // level, bytes of live grants
     uint64_t quarantined_bytes;    // level
