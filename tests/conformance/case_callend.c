@@ -589,7 +589,7 @@ static void all_over(struct cf_side *side, struct at_end *e, int ended)
         UNTIL(side, atomic_load(&e->calls[i]->released));
         int status = atomic_load(&e->calls[i]->status);
         CHECK(side, status < 0 && (ended == 0 || status == ended));
-        CHECK_RC(side, atomic_load(&e->calls[i]->released_status), 0);
+        cf_op_ended(side, e->calls[i], status);
         UNTIL(side, e->reads[i]->refused || atomic_load(&e->reads[i]->released));
         UNTIL(side, e->writes[i]->refused || atomic_load(&e->writes[i]->released));
         if (!e->reads[i]->refused && atomic_load(&e->reads[i]->status) == 0)
