@@ -198,6 +198,8 @@ static void test(int argc, char **argv)
     (void)argc;
     (void)argv;
     unsetenv("FI_PROVIDER");
+    setenv("LIEN_CONNECT_MS", "120000", 1); // a busy machine makes nobody late
+    setenv("LIEN_DEAD_MS", "120000", 1);
     if (!make_machine()) {
         fprintf(stderr, "no network namespace of our own can be had here\n");
         exit(77);
