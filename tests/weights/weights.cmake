@@ -18,7 +18,11 @@ weigh(
     20 2
     consumer conformance_sim_callend conformance_sim_end conformance_sim_space conformance_tcp_end conformance_tcp-thread_end conformance_tcp_space conformance_tcp-thread_space)
 weigh(30 2 conformance_stream_callend conformance_stream-thread_callend)
-weigh(20 2 conformance_stream_end conformance_stream-thread_end conformance_stream_space)
+weigh(20 2 conformance_stream_end conformance_stream-thread_end conformance_stream_space stream_blob)
+foreach(provider ws wss h2c h2)
+    weigh(20 2 conformance_${provider}_end conformance_${provider}_space)
+    weigh(10 2 conformance_${provider}_read conformance_${provider}_layout)
+endforeach()
 weigh(16 2 test_verify test_pool test_pool_guarded lien_sim_guarded check_layers)
 weigh(14 1 test_idle test_fault_slow test_fault_stopped test_fault_boot test_fault_frozen test_fault_kill test_handshake test_wire test_sim_provider trace hostile_frames test_reuse)
 weigh(12 2 perf test_leftover test_fault_cancel test_guard)

@@ -465,7 +465,8 @@ static inline void lien_listener_opts_init(lien_listener_opts *opts)
     LIEN_OPTS_INIT_(opts);
 }
 
-// Listens at "host:port"; port 0 picks one, host "*" means every address. LIEN_EADDR: cannot be bound, the log says why.
+// Listens at "host:port"; port 0 picks one, host "*" means every address. LIEN_EADDR: cannot be bound, the log says why. LIEN_ESYS: no socket to
+// be had (descriptors, memory); the log names the limit.
 LIEN_API int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
                                 lien_listener **listener);
 // The same on a TCP socket that listens already: inherited, handed over by lien_listener_fd(), or passed by a service manager. The descriptor is the listener's from a return
