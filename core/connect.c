@@ -137,12 +137,9 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     struct lieni_selected local;
     if (!slot)
         return LIEN_ENOCOMMON;
-    if (!lieni_select_local(&ctx->select, slot->ops, &target, &local)) {
-        lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENODEV, "no candidate of %s leads to %s",
-                      conn->hs->provider, target.address);
-        return LIEN_ENODEV;
-    }
-    int rc = lieni_nic_get(ctx, slot, &local, &conn->nic);
+    int rc = lieni_providers_local(ctx, slot, &target, &local);
+    if (rc == 0)
+        rc = lieni_nic_get(ctx, slot, &local, &conn->nic);
     if (rc != 0)
         return rc;
     memcpy(conn->fabric_host, local.address, sizeof(conn->fabric_host));
@@ -155,7 +152,7 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     if (ctx->options.reads_per_nic < conn->reads_max) // more are never in flight; it sizes queues
         conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
     // The peer speaks of its device: that matters where ours is of such a kind, too.
-    if (slot->ops->read_depth(slot->prov, local.address) != 0 && conn->hs->peer.read_depth != 0 &&
+    if (local.read_depth != 0 && conn->hs->peer.read_depth != 0 &&
         conn->hs->peer.read_depth < conn->reads_max)
         conn->reads_max = conn->hs->peer.read_depth;
     uint32_t calls = conn->hs->local.call_credits < conn->hs->peer.call_credits

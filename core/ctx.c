@@ -455,6 +455,8 @@ static void close_parts(lien_ctx *ctx)
     if (ctx->dispatch)
         lieni_dispatch_close(ctx->dispatch);
     lieni_progress_close(ctx);
+    free(ctx->seen.list);
+    ctx->seen = (struct lieni_seen){.n = 0};
     lieni_keyring_close(ctx->keys);
     ctx->keys = NULL;
     if (ctx->log)

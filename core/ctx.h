@@ -57,6 +57,7 @@ struct lien_ctx {
     struct lieni_platform platform;
     struct lieni_options options;
     struct lieni_select select;
+    struct lieni_seen seen;     // what it chooses among, asked as connections begin; under `turn`
     struct lieni_keyring *keys; // pre-shared, or NULL
     struct lieni_log *log;
     struct lieni_dispatch *dispatch;

@@ -93,7 +93,7 @@ static int tell_all(const struct lieni_select *s, const struct lieni_target *tar
     struct lieni_verdict *list = NULL;
     size_t n = 0;
     bool found = false;
-    int rc = lieni_select_all(s, target, &list, &n);
+    int rc = lieni_select_all(s, NULL, target, &list, &n);
     if (rc != 0)
         return rc;
     for (size_t i = 0; i < n; i++) {

@@ -93,7 +93,7 @@ int lieni_providers_open(lien_ctx *ctx)
     bool looks = ctx->options.log_level >= LIEN_LOG_INFO; // for the line
     for (const struct lieni_provider *const *p = ctx->platform.providers; *p; p++)
         looks = looks || lieni_select_looks(&ctx->select, *p);
-    if (looks && lieni_select_all(&ctx->select, NULL, &list, &n) != 0)
+    if (looks && lieni_select_all(&ctx->select, NULL, NULL, &list, &n) != 0)
         return LIEN_ENOMEM;
     const struct lieni_provider *const *p = ctx->platform.providers;
     for (; *p && ctx->n_provs < LIENI_PROVS_MAX; p++) {
@@ -104,7 +104,7 @@ int lieni_providers_open(lien_ctx *ctx)
     if (usable > 0 && looks)
         say(ctx, list, n);
     free(list);
-    return usable > 0 ? 0 : lieni_select_complain(&ctx->select, NULL, ctx->log);
+    return usable > 0 ? 0 : lieni_select_complain(&ctx->select, NULL, NULL, ctx->log);
 }
 
 const struct lieni_prov_slot *lieni_providers_named(const lien_ctx *ctx, const char *name)
@@ -116,24 +116,55 @@ const struct lieni_prov_slot *lieni_providers_named(const lien_ctx *ctx, const c
     return NULL;
 }
 
+void lieni_providers_look(lien_ctx *ctx)
+{
+    free(ctx->seen.list);
+    lieni_select_look(&ctx->select, &ctx->seen);
+}
+
+// A device that was looked at has told its depth; others are asked for it, which is cheap.
+static bool local_end(const lien_ctx *ctx, const struct lieni_prov_slot *slot,
+                      const struct lieni_target *target, struct lieni_selected *out)
+{
+    if (!lieni_select_local(&ctx->select, &ctx->seen, slot->ops, target, out))
+        return false;
+    if (!lieni_select_looks(&ctx->select, slot->ops))
+        out->read_depth = slot->ops->read_depth(slot->prov, out->address);
+    return true;
+}
+
+int lieni_providers_local(lien_ctx *ctx, const struct lieni_prov_slot *slot,
+                          const struct lieni_target *target, struct lieni_selected *out)
+{
+    if (local_end(ctx, slot, target, out))
+        return 0;
+    if (ctx->seen.status != 0)
+        return ctx->seen.status;
+    lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENODEV, "no candidate of %s leads to %s",
+                  slot->ops->traits->name, target->address);
+    return LIEN_ENODEV;
+}
+
 int lieni_providers_offer(lien_ctx *ctx, const struct lieni_target *target,
                           struct lieni_offer *offer)
 {
     for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++) {
         struct lieni_selected selected;
         const struct lieni_prov_slot *slot = &ctx->provs[i];
-        if (!lieni_select_local(&ctx->select, slot->ops, target, &selected))
+        if (!local_end(ctx, slot, target, &selected))
             continue;
         if (offer->read_depth == 0)
-            offer->read_depth = slot->ops->read_depth(slot->prov, selected.address);
+            offer->read_depth = selected.read_depth;
         strncpy(offer->providers[offer->n_providers++], slot->ops->traits->name,
                 sizeof(offer->providers[0]) - 1);
     }
     if (offer->n_providers > 0)
         return 0;
+    if (ctx->seen.status != 0)
+        return ctx->seen.status;
     lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,
                   "no candidate of any provider leads to %s", target->address);
-    return lieni_select_complain(&ctx->select, target, ctx->log);
+    return lieni_select_complain(&ctx->select, &ctx->seen, target, ctx->log);
 }
 
 static void list_offer(const struct lieni_offer *offer, char *text, size_t size)

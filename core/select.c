@@ -142,6 +142,7 @@ static unsigned rank(const struct lieni_select *s, const struct lieni_provider *
 
 struct collection {
     const struct lieni_select *s;
+    const struct lieni_seen *seen; // instead of asking, or NULL
     const struct lieni_provider *ops;
     struct lieni_verdict *list;
     size_t n, room;
@@ -177,13 +178,27 @@ static void add_candidate(void *arg, const struct lieni_candidate *c)
     v->usable = !candidate_refusal(all->s, c, v->why, sizeof v->why);
 }
 
+// What was seen of the provider.
+static void add_seen(struct collection *all)
+{
+    for (size_t i = 0; i < all->seen->n; i++) {
+        struct lieni_verdict *v = all->seen->list[i].ops == all->ops ? add(all) : NULL;
+        if (v)
+            *v = all->seen->list[i];
+    }
+}
+
 static void add_provider(struct collection *all, const struct lieni_provider *ops)
 {
     all->ops = ops;
+    bool looks = all->seen ? lieni_select_looks(all->s, ops) : ops->candidates != NULL;
     // Of what is ruled out as a whole only the reason is worth telling; libfabric shows nothing of a provider that FI_PROVIDER excludes.
     char why[400];
-    if (ops->candidates && !lieni_select_refusal(all->s, ops, why, sizeof why)) {
-        ops->candidates(add_candidate, all);
+    if (looks && !lieni_select_refusal(all->s, ops, why, sizeof why)) {
+        if (all->seen)
+            add_seen(all);
+        else
+            ops->candidates(add_candidate, all);
         return;
     }
     struct lieni_verdict *v = add(all);
@@ -212,20 +227,27 @@ static unsigned load_of(const struct lieni_select *s, const struct lieni_verdict
     return s->load ? s->load(s->arg, v->ops, v->c.address) : 0;
 }
 
-// The best of the verdicts [from, to) of one provider, or NULL.
-static struct lieni_verdict *best(const struct lieni_select *s, const struct lieni_target *t,
-                                  struct lieni_verdict *from, const struct lieni_verdict *to)
+static unsigned rank_of(const struct lieni_select *s, const struct lieni_target *t,
+                        const struct lieni_verdict *v)
 {
-    struct lieni_verdict *chosen = NULL;
+    if (!v->usable)
+        return UNSUITED;
+    // A provider without candidates goes wherever the bootstrap goes.
+    return v->c.address[0] ? rank(s, v->ops, &v->c, t) : 0;
+}
+
+// The best of those verdicts that are of one provider: its place, or `n`.
+static size_t best(const struct lieni_select *s, const struct lieni_target *t,
+                   const struct lieni_provider *ops, const struct lieni_verdict *list, size_t n)
+{
+    size_t chosen = n;
     unsigned least = UNSUITED, load = 0;
-    for (struct lieni_verdict *v = from; v < to; v++) {
-        // A provider without candidates goes wherever the bootstrap goes.
-        unsigned r = !v->usable ? UNSUITED : !v->c.address[0] ? 0 : rank(s, v->ops, &v->c, t);
-        if (r == UNSUITED && v->usable)
-            snprintf(v->why, sizeof v->why, "does not lead to %s", t->address);
+    for (size_t i = 0; i < n; i++) {
+        const struct lieni_verdict *v = &list[i];
+        unsigned r = v->ops == ops ? rank_of(s, t, v) : UNSUITED;
         unsigned l = r == UNSUITED ? 0 : load_of(s, v);
-        if (r < least || (chosen && r == least && l < load)) {
-            chosen = v;
+        if (r < least || (chosen < n && r == least && l < load)) {
+            chosen = i;
             least = r;
             load = l;
         }
@@ -236,28 +258,27 @@ static struct lieni_verdict *best(const struct lieni_select *s, const struct lie
 static void choose(const struct lieni_select *s, const struct lieni_target *target,
                    struct lieni_verdict *list, size_t n)
 {
-    struct lieni_verdict *chosen = NULL;
-    for (size_t i = 0, next; i < n; i = next) {
-        for (next = i + 1; next < n && list[next].ops == list[i].ops; next++)
-            ;
-        struct lieni_verdict *v = list[i].ops ? best(s, target, list + i, list + next) : NULL;
-        if (!chosen)
-            chosen = v;
-    }
-    if (!chosen)
-        return;
-    chosen->chosen = true;
+    size_t at = n;
+    for (const struct lieni_provider *const *p = s->platform->providers; *p && at == n; p++)
+        at = best(s, target, *p, list, n);
+    if (at < n)
+        list[at].chosen = true;
     for (size_t i = 0; i < n; i++) {
-        if (list[i].usable && !list[i].chosen && !list[i].why[0])
-            snprintf(list[i].why, sizeof list[i].why, "%s over %s comes first", chosen->provider,
-                     chosen->c.nic[0] ? chosen->c.nic : "the bootstrap's address");
+        struct lieni_verdict *v = &list[i];
+        if (!v->usable || v->chosen)
+            continue;
+        if (rank_of(s, target, v) == UNSUITED)
+            snprintf(v->why, sizeof v->why, "does not lead to %s", target->address);
+        else
+            snprintf(v->why, sizeof v->why, "%s over %s comes first", list[at].provider,
+                     list[at].c.nic[0] ? list[at].c.nic : "the bootstrap's address");
     }
 }
 
-int lieni_select_all(const struct lieni_select *s, const struct lieni_target *target,
-                     struct lieni_verdict **list, size_t *n)
+int lieni_select_all(const struct lieni_select *s, const struct lieni_seen *seen,
+                     const struct lieni_target *target, struct lieni_verdict **list, size_t *n)
 {
-    struct collection all = {.s = s};
+    struct collection all = {.s = s, .seen = seen};
     for (const struct lieni_provider *const *p = s->platform->providers; *p; p++)
         add_provider(&all, *p);
     add_absent(&all);
@@ -272,8 +293,25 @@ int lieni_select_all(const struct lieni_select *s, const struct lieni_target *ta
     return 0;
 }
 
-bool lieni_select_local(const struct lieni_select *s, const struct lieni_provider *ops,
-                        const struct lieni_target *target, struct lieni_selected *out)
+void lieni_select_look(const struct lieni_select *s, struct lieni_seen *seen)
+{
+    struct collection all = {.s = s};
+    char why[400];
+    for (const struct lieni_provider *const *p = s->platform->providers; *p; p++) {
+        all.ops = *p;
+        if (lieni_select_looks(s, *p) && !lieni_select_refusal(s, *p, why, sizeof why))
+            (*p)->candidates(add_candidate, &all);
+    }
+    *seen = (struct lieni_seen){.list = all.list, .n = all.n};
+    if (all.out_of_memory) {
+        free(all.list);
+        *seen = (struct lieni_seen){.status = LIEN_ENOMEM};
+    }
+}
+
+bool lieni_select_local(const struct lieni_select *s, const struct lieni_seen *seen,
+                        const struct lieni_provider *ops, const struct lieni_target *target,
+                        struct lieni_selected *out)
 {
     struct lieni_selected chosen = {.soft = false};
     if (!lieni_select_looks(s, ops)) {
@@ -281,18 +319,16 @@ bool lieni_select_local(const struct lieni_select *s, const struct lieni_provide
         *out = chosen;
         return true;
     }
-    struct collection all = {.s = s, .ops = ops};
-    ops->candidates(add_candidate, &all);
-    struct lieni_verdict *v = best(s, target, all.list, all.list + all.n);
-    if (v) {
-        snprintf(chosen.address, sizeof chosen.address, "%s", v->c.address);
-        snprintf(chosen.nic, sizeof chosen.nic, "%s", v->c.nic);
-        chosen.soft = v->c.soft;
-        *out = chosen;
-    }
-    bool found = v != NULL;
-    free(all.list);
-    return found;
+    size_t at = best(s, target, ops, seen->list, seen->n);
+    if (at == seen->n)
+        return false;
+    const struct lieni_candidate *c = &seen->list[at].c;
+    snprintf(chosen.address, sizeof chosen.address, "%s", c->address);
+    snprintf(chosen.nic, sizeof chosen.nic, "%s", c->nic);
+    chosen.soft = c->soft;
+    chosen.read_depth = c->read_depth;
+    *out = chosen;
+    return true;
 }
 
 // -- Complaining -------------------------------------------------------------------------------------------------------------------
@@ -311,13 +347,13 @@ static void complain_of(const struct lieni_verdict *v, bool known_target, struct
                       why);
 }
 
-int lieni_select_complain(const struct lieni_select *s, const struct lieni_target *target,
-                          struct lieni_log *log)
+int lieni_select_complain(const struct lieni_select *s, const struct lieni_seen *seen,
+                          const struct lieni_target *target, struct lieni_log *log)
 {
     struct lieni_verdict *list = NULL;
     size_t n = 0;
     bool known = s->options->provider[0] == '\0';
-    if (lieni_select_all(s, target, &list, &n) != 0)
+    if (lieni_select_all(s, seen, target, &list, &n) != 0)
         return LIEN_ENOMEM;
     for (size_t i = 0; i < n; i++) {
         known = known || strcmp(s->options->provider, list[i].provider) == 0;

@@ -7,7 +7,7 @@
 // `nic`, `subnet` and `address` allow. Without these three options a provider over the kernel's sockets goes where the bootstrap went, since the kernel has just shown that it works; one over RDMA takes the
 // candidate whose address the bootstrap used, or one in the peer's network. With them, one in the peer's network comes before others. Of equals the least loaded, then the first.
 //
-// Constant once opened; under the state lock where a ctx is involved.
+// Devices are asked without the state lock, by lieni_select_look(); a connection chooses among what that saw. The options are constant once opened.
 
 #ifndef LIENI_SELECT_H
 #define LIENI_SELECT_H
@@ -29,6 +29,7 @@ struct lieni_selected {
     char address[96]; // numeric, local
     char nic[64];     // "" if not known
     bool soft;
+    uint32_t read_depth; // as the candidate said
 };
 
 // A peer as selection sees it.
@@ -48,6 +49,13 @@ struct lieni_verdict {
     char why[400];
 };
 
+// The candidates of one moment, of those providers that have to be looked at.
+struct lieni_seen {
+    struct lieni_verdict *list; // malloc'd, in order of preference; none is chosen
+    size_t n;
+    int status; // LIEN_ENOMEM: it could not be kept, and the list is empty
+};
+
 // Checks options that only mean something here (networks, names) and resolves option `address`. LIEN_EOPTION after a log line. Keeps the pointers. May block: asks the resolver.
 int lieni_select_open(struct lieni_select *s, const struct lieni_options *options,
                       const struct lieni_platform *platform, struct lieni_log *log);
@@ -56,14 +64,17 @@ const char *lieni_select_refusal(const struct lieni_select *s, const struct lien
                                  char *why, size_t size);
 // Whether the candidates of a provider that is not ruled out have to be asked for: else it goes wherever the bootstrap goes.
 bool lieni_select_looks(const struct lieni_select *s, const struct lieni_provider *ops);
-// Verdicts on all, in order of preference, one malloc'd array into *list; with `target`, which one is chosen. LIEN_ENOMEM.
-int lieni_select_all(const struct lieni_select *s, const struct lieni_target *target,
-                     struct lieni_verdict **list, size_t *n);
-// The local end for one provider. False: none of its candidates reaches the target now.
-bool lieni_select_local(const struct lieni_select *s, const struct lieni_provider *ops,
-                        const struct lieni_target *target, struct lieni_selected *out);
-// A log line for each candidate, with `target` (or NULL) also of those that do not lead there, and one that says what was asked for. Returns LIEN_ENOPROVIDER.
-int lieni_select_complain(const struct lieni_select *s, const struct lieni_target *target,
-                          struct lieni_log *log);
+// Asks for all candidates that connections choose from, into *seen, whose list the caller frees. May block: asks devices and the kernel.
+void lieni_select_look(const struct lieni_select *s, struct lieni_seen *seen);
+// Verdicts on all, in order of preference, one malloc'd array into *list; with `target`, which one is chosen. Of those in `seen`, or (NULL) asks, and may block. LIEN_ENOMEM.
+int lieni_select_all(const struct lieni_select *s, const struct lieni_seen *seen,
+                     const struct lieni_target *target, struct lieni_verdict **list, size_t *n);
+// The local end for one provider, of what was seen. False: none of its candidates reached the target then.
+bool lieni_select_local(const struct lieni_select *s, const struct lieni_seen *seen,
+                        const struct lieni_provider *ops, const struct lieni_target *target,
+                        struct lieni_selected *out);
+// A log line for each candidate, with `target` (or NULL) also of those that do not lead there, and one that says what was asked for; `seen` as above. Returns LIEN_ENOPROVIDER.
+int lieni_select_complain(const struct lieni_select *s, const struct lieni_seen *seen,
+                          const struct lieni_target *target, struct lieni_log *log);
 
 #endif

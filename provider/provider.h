@@ -94,7 +94,9 @@ struct lieni_candidate {
     char address[96];   // numeric, without zone
     unsigned prefix;    // bits of its network
     lien_candidate_state state;
-    bool soft;        // a device that is software
+    bool soft; // a device that is software
+    uint32_t
+        read_depth;   // READs that the device serves one peer at a time; 0: no limit, or not known
     char reason[256]; // DOWN, REFUSED: why, with the value of the limit where that is it
 };
 
@@ -180,7 +182,7 @@ struct lieni_provider {
 
     // Fixed while the domain lives. Any thread.
     void (*domain_limits)(struct lieni_domain *domain, struct lieni_limits *limits);
-    // READs that the device at `host` (numeric) serves one peer at a time, for the offer; 0: no limit. May block briefly.
+    // READs that the device at `host` (numeric) serves one peer at a time, for the offer; 0: no limit. May block briefly. Not asked where a candidate has told it.
     uint32_t (*read_depth)(struct lieni_prov *prov, const char *host);
 
     // Registers. LIEN_EREGISTER after a report with the provider's reason (and the memory-lock limit where that is it).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What verbs could reach peers by: each address of this machine that a device serves, with the state of its port, or why it cannot be used. Asked for at each connection, so that a port that
+// What verbs could reach peers by: each address of this machine that a device serves, with the state of its port, or why it cannot be used. Asked for as connections come, so that a port that
 // went down moves new ones: it opens no device while there is a port that works. No state; any thread.
 
 #include <linux/capability.h>
@@ -53,6 +53,14 @@ static void whole(const struct lieni_ofi *ofi, char *why, size_t size)
         why[0] = '\0';
 }
 
+static uint32_t depth_of(struct ibv_context *context)
+{
+    struct ibv_device_attr attr;
+    return ibv_query_device(context, &attr) == 0 && attr.max_qp_rd_atom > 0
+               ? (uint32_t)attr.max_qp_rd_atom
+               : 0;
+}
+
 static void judge_port(const struct telling *t, struct ibv_context *context, unsigned port,
                        struct lieni_candidate *c)
 {
@@ -87,6 +95,7 @@ static void address(void *arg, const struct lieni_candidate *of)
         snprintf(c.nic, sizeof c.nic, "%.50s/%u", name, id->port_num);
         snprintf(t->told + len, sizeof t->told - len, " %.63s ", c.nic);
         c.soft = lieni_verbs_soft(name);
+        c.read_depth = depth_of(id->verbs);
         judge_port(t, id->verbs, id->port_num, &c);
         rdma_destroy_id(id);
     }

@@ -122,7 +122,7 @@ static const char *to(const char *peer, const char *local)
     size_t n = 0;
     unsigned taken = 0;
     chosen[0] = '\0';
-    CHECK(lieni_select_all(&selection, &target, &list, &n) == 0);
+    CHECK(lieni_select_all(&selection, NULL, &target, &list, &n) == 0);
     for (size_t i = 0; i < n; i++) {
         if (list[i].chosen)
             snprintf(chosen, sizeof chosen, "%s %s %s", list[i].provider, list[i].c.nic,
@@ -157,7 +157,7 @@ static bool reason(const char *provider, const char *nic, const char *why)
     struct lieni_verdict *list = NULL;
     size_t n = 0;
     bool met = false;
-    CHECK(lieni_select_all(&selection, NULL, &list, &n) == 0);
+    CHECK(lieni_select_all(&selection, NULL, NULL, &list, &n) == 0);
     for (size_t i = 0; i < n; i++)
         met = met || (is(list[i].provider, provider) && is(list[i].c.nic, nic) &&
                       strstr(list[i].why, why));
@@ -259,7 +259,7 @@ static void complaints(void)
     CHECK(begin("provider=verbs", "subnet=10.1.0.0/16", NULL) == 0);
     ports[0].state = LIEN_CANDIDATE_DOWN;
     snprintf(ports[0].reason, sizeof ports[0].reason, "port 1 is DOWN");
-    CHECK(lieni_select_complain(&selection, NULL, log_) == LIEN_ENOPROVIDER);
+    CHECK(lieni_select_complain(&selection, NULL, NULL, log_) == LIEN_ENOPROVIDER);
     CHECK(heard("candidate verbs over mlx0/1, address 10.1.0.1: port 1 is DOWN\n"));
     CHECK(heard("candidate verbs over mlx0/2, address 10.2.0.1: no address in the subnets "
                 "asked for (option subnet is \"10.1.0.0/16\")\n"));
@@ -268,16 +268,16 @@ static void complaints(void)
     CHECK(heard("no provider can be used: option provider is \"verbs\", FI_PROVIDER is "));
     CHECK(begin("provider=verbs", NULL, NULL) == 0);
     no_device = true;
-    CHECK(lieni_select_complain(&selection, NULL, log_) == LIEN_ENOPROVIDER);
+    CHECK(lieni_select_complain(&selection, NULL, NULL, log_) == LIEN_ENOPROVIDER);
     CHECK(heard("candidate verbs: no RDMA device\n"));
     CHECK(begin("provider=vebrs", NULL, NULL) == 0);
-    CHECK(lieni_select_complain(&selection, NULL, log_) == LIEN_ENOPROVIDER);
+    CHECK(lieni_select_complain(&selection, NULL, NULL, log_) == LIEN_ENOPROVIDER);
     CHECK(heard("option provider is \"vebrs\" (the name of none)"));
     // For one peer: also what works and does not lead there.
     machine();
     CHECK(begin("provider=verbs", NULL, NULL) == 0);
     const struct lieni_target target = {.address = "10.9.0.7", .local = "10.9.0.1"};
-    CHECK(lieni_select_complain(&selection, &target, log_) == LIEN_ENOPROVIDER);
+    CHECK(lieni_select_complain(&selection, NULL, &target, log_) == LIEN_ENOPROVIDER);
     CHECK(heard("candidate verbs over mlx0/1, address 10.1.0.1: does not lead to 10.9.0.7"));
 }
 
