@@ -231,6 +231,7 @@ static void channels(void)
     FORKED(lien_channel_call_start, w.channel, "s/m", NULL, 0, NULL, &call);
     FORKED(lien_channel_call_wait, w.channel, "s/m", NULL, 0, NULL, NULL);
     FORKED(lien_channel_call_cancel, w.channel_call);
+    NONE(lien_channel_call_path, w.channel_call, NULL);
     FORKED(lien_channel_call_close, &w.channel_call);
     FORKED(lien_channel_close_wait, &w.channel, LIEN_FOREVER);
     FORKED(lien_channel_close, &w.channel);
