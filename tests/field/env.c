@@ -249,10 +249,15 @@ void field_report_17_choice(void)
     CHECK_EQ(connect_within("10.9.3.1", "provider=verbs", "provider=verbs", &info), 0);
     CHECK(
         fault_log_has("10.9.3.1 is served by device rxe1 port 1 (made of software), GID 10.9.3.1"));
-    CHECK(connect_within("10.9.4.1", "provider=verbs", "provider=verbs", &info) != 0);
+    CHECK_EQ(connect_within("10.9.4.1", "provider=verbs", "provider=verbs", &info),
+             LIEN_ENOPROVIDER);
+    CHECK(fault_log_has("no candidate of any provider leads to 10.9.4.1"));
     CHECK(fault_log_has("no RDMA device serves address 10.9.4.1"));
-    CHECK(connect_within("127.0.0.1", "provider=verbs", "provider=verbs", &info) != 0);
-    CHECK(fault_log_has("no RDMA device serves address 127.0.0.1"));
+    CHECK_EQ(connect_within("127.0.0.1", "provider=verbs", "provider=verbs", &info),
+             LIEN_ENOPROVIDER);
+    CHECK(fault_log_has("no candidate of any provider leads to 127.0.0.1"));
+    CHECK(fault_log_has("candidate verbs over rxe0/1, address "));
+    CHECK(fault_log_has("does not lead to 127.0.0.1"));
     // Asked for verbs alone, it never becomes tcp: the error shows both offers.
     CHECK_EQ(connect_within(host, "provider=verbs", "provider=tcp", &info), LIEN_ENOCOMMON);
     CHECK(fault_log_has("verbs") && fault_log_has("tcp"));
