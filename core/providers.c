@@ -118,8 +118,12 @@ const struct lieni_prov_slot *lieni_providers_named(const lien_ctx *ctx, const c
 
 void lieni_providers_look(lien_ctx *ctx)
 {
+    const struct lieni_provider *opened[LIENI_PROVS_MAX + 1];
+    for (unsigned i = 0; i < ctx->n_provs; i++)
+        opened[i] = ctx->provs[i].ops;
+    opened[ctx->n_provs] = NULL;
     free(ctx->seen.list);
-    lieni_select_look(&ctx->select, &ctx->seen);
+    lieni_select_look(&ctx->select, opened, &ctx->seen);
 }
 
 // A device that was looked at has told its depth; others are asked for it, which is cheap.

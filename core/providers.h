@@ -11,7 +11,7 @@
 // Opens those that can be used, and says in one line which, and what comes before them and why it cannot. LIEN_ENOPROVIDER after lieni_select_complain(). A port that is down now, beside others that
 // are up, keeps its provider: it may come up.
 int lieni_providers_open(lien_ctx *ctx);
-// Asks again for the candidates that the connections which now begin choose from. In progress context, without the state lock: devices may take a moment to answer.
+// Asks the opened providers again for the candidates that the connections which now begin choose from. In progress context, without the state lock: devices may take a moment to answer.
 void lieni_providers_look(lien_ctx *ctx);
 const struct lieni_prov_slot *lieni_providers_named(const lien_ctx *ctx, const char *name);
 // The names to offer to this peer: of those that reach it, by what was seen last; and the READ depth of the first of their devices that has one. LIEN_ENOPROVIDER after a log line for each candidate.

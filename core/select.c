@@ -178,14 +178,21 @@ static void add_candidate(void *arg, const struct lieni_candidate *c)
     v->usable = !candidate_refusal(all->s, c, v->why, sizeof v->why);
 }
 
-// What was seen of the provider.
+// What was seen of the provider. One that a ctx has not opened is not looked at.
 static void add_seen(struct collection *all)
 {
+    size_t before = all->n;
+    struct lieni_verdict *v;
     for (size_t i = 0; i < all->seen->n; i++) {
-        struct lieni_verdict *v = all->seen->list[i].ops == all->ops ? add(all) : NULL;
+        v = all->seen->list[i].ops == all->ops ? add(all) : NULL;
         if (v)
             *v = all->seen->list[i];
     }
+    v = all->n == before ? add(all) : NULL;
+    if (!v)
+        return;
+    v->c.state = LIEN_CANDIDATE_REFUSED;
+    snprintf(v->why, sizeof v->why, "it could not be used when this context was opened");
 }
 
 static void add_provider(struct collection *all, const struct lieni_provider *ops)
@@ -293,14 +300,14 @@ int lieni_select_all(const struct lieni_select *s, const struct lieni_seen *seen
     return 0;
 }
 
-void lieni_select_look(const struct lieni_select *s, struct lieni_seen *seen)
+void lieni_select_look(const struct lieni_select *s, const struct lieni_provider *const *providers,
+                       struct lieni_seen *seen)
 {
     struct collection all = {.s = s};
-    char why[400];
-    for (const struct lieni_provider *const *p = s->platform->providers; *p; p++) {
-        all.ops = *p;
-        if (lieni_select_looks(s, *p) && !lieni_select_refusal(s, *p, why, sizeof why))
-            (*p)->candidates(add_candidate, &all);
+    for (; *providers; providers++) {
+        all.ops = *providers;
+        if (lieni_select_looks(s, *providers))
+            (*providers)->candidates(add_candidate, &all);
     }
     *seen = (struct lieni_seen){.list = all.list, .n = all.n};
     if (all.out_of_memory) {

@@ -64,8 +64,9 @@ const char *lieni_select_refusal(const struct lieni_select *s, const struct lien
                                  char *why, size_t size);
 // Whether the candidates of a provider that is not ruled out have to be asked for: else it goes wherever the bootstrap goes.
 bool lieni_select_looks(const struct lieni_select *s, const struct lieni_provider *ops);
-// Asks for all candidates that connections choose from, into *seen, whose list the caller frees. May block: asks devices and the kernel.
-void lieni_select_look(const struct lieni_select *s, struct lieni_seen *seen);
+// Asks those of `providers` (ended by NULL) that have to be looked at for their candidates, into *seen, whose list the caller frees. May block: asks devices and the kernel.
+void lieni_select_look(const struct lieni_select *s, const struct lieni_provider *const *providers,
+                       struct lieni_seen *seen);
 // Verdicts on all, in order of preference, one malloc'd array into *list; with `target`, which one is chosen. Of those in `seen`, or (NULL) asks, and may block. LIEN_ENOMEM.
 int lieni_select_all(const struct lieni_select *s, const struct lieni_seen *seen,
                      const struct lieni_target *target, struct lieni_verdict **list, size_t *n);

@@ -190,6 +190,7 @@ static void leads_nowhere(void)
     CHECK_EQ(connect_pair(&p, &c), LIEN_ENOPROVIDER);
     CHECK(fault_log_has("no candidate of any provider leads to 10.71.0.1"));
     CHECK(fault_log_has("candidate tcp over d0, address fd71::1: does not lead to 10.71.0.1"));
+    CHECK(fault_log_has("candidate verbs: it could not be used when this context was opened"));
     close_pair(&p);
 }
 
