@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "provider/provider.h"
+#include "provider/sim/sim.h"
 #include "tests/conformance/harness.h"
 
 #define CASE_MS 900000u
@@ -342,18 +343,24 @@ static int run_all(const char *self)
 }
 
 // What ci/matrix says of providers, in its own words there.
+static void print_trait(const struct lieni_traits *t)
+{
+    printf("traits %s path=%s ep_end=%d domain_end=%d domain_per_conn=%d only_if_asked=%d "
+           "refused_read_kills=%d read_piece_max=%" PRIu32 " read_bytes_max=%" PRIu32
+           " reads_max=%" PRIu32 " read_batch_max=%" PRIu64 "\n",
+           t->name, lien_path_name(t->path), t->ep_end_proves, t->domain_end_proves,
+           t->domain_per_conn, t->only_if_asked, t->refused_read_kills, t->read_piece_max,
+           t->read_bytes_max, t->reads_max, t->read_batch_max);
+}
+
 static void print_traits(void)
 {
     const struct lieni_provider *const *p = lieni_platform_real()->providers;
-    for (; *p; p++) {
-        const struct lieni_traits *t = (*p)->traits;
-        printf("traits %s path=%s ep_end=%d domain_end=%d domain_per_conn=%d only_if_asked=%d "
-               "refused_read_kills=%d read_piece_max=%" PRIu32 " read_bytes_max=%" PRIu32
-               " reads_max=%" PRIu32 " read_batch_max=%" PRIu64 "\n",
-               t->name, lien_path_name(t->path), t->ep_end_proves, t->domain_end_proves,
-               t->domain_per_conn, t->only_if_asked, t->refused_read_kills, t->read_piece_max,
-               t->read_bytes_max, t->reads_max, t->read_batch_max);
-    }
+    struct lieni_sim_config sim;
+    for (; *p; p++)
+        print_trait((*p)->traits);
+    lieni_sim_config_init(&sim, LIENI_SIM_TCP); // as driver_sim.c has it
+    print_trait(&sim.traits);
 }
 
 static void list_all(void)
