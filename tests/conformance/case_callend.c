@@ -438,6 +438,7 @@ static void drop_when_replied(struct cf_side *side)
     lien_call_opts opts = cf_call_opts(op);
     cf_call(side, side->link, "cf/echo", "x", 1, &opts, &call);
     cf_op_over(side, op, 0, 0);
+    CHECK(side, lien_call_path(call, NULL) == side->driver->path); // how it moved, once it has
     CHECK_RC(side, lien_call_cancel(call), 0);
     CHECK_RC(side, lien_call_close(&call), 0);
     CHECK_RC(side, atomic_load(&op->status), 0);

@@ -262,6 +262,7 @@ lien_msg *cf_recv(struct cf_side *side, struct cf_link *link)
     pthread_mutex_lock(&link->lock);
     lien_msg *msg = link->inbox[link->head++ % 4096];
     pthread_mutex_unlock(&link->lock);
+    CHECK(side, lien_msg_path(msg, NULL) == side->driver->path);
     return msg;
 }
 
