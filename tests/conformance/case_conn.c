@@ -35,6 +35,14 @@ static void info(struct cf_side *side)
     CHECK_EQ(side, theirs.id, mine.id);
     CHECK_EQ(side, (uint8_t)theirs.provider[0], 0x5a);
     cf_alive(side, side->link);
+    // Which sent and read something each way: its own counters say so.
+    const lien_conn_info after = cf_info(side, side->link);
+    CHECK(side, after.messages_sent > mine.messages_sent);
+    CHECK(side, after.messages_received > mine.messages_received);
+    CHECK(side, after.reads_done > mine.reads_done && after.reads_failed == 0);
+    CHECK(side, after.read_bytes > mine.read_bytes);
+    CHECK(side, after.reads_max > 0 && after.read_piece_max > 0 &&
+                    after.read_piece_max <= after.read_bytes_max);
 }
 
 static void several(struct cf_side *side)
