@@ -94,6 +94,8 @@ struct lien_channel_call {
     uint32_t unreleased;     // inner calls
     bool again;              // the inner call that ends now will be followed by another
     bool wants_reply;
+    lien_path path; // of the connection it was sent on last; NONE before
+    bool soft;
     int status, released_status;
     lien_msg *reply;
     struct lieni_task done_task, released_task;

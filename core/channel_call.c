@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/check.h"
+#include "core/conn.h"
 #include "core/message.h"
 #include "core/target.h"
 #include "core/verify.h"
@@ -238,6 +239,7 @@ static int start_inner(struct lien_channel_call *call, struct lien_conn *conn)
     if (rc != 0)
         return rc;
     call->inner->waited = call->wants_reply;
+    call->path = lieni_conn_path(conn, &call->soft);
     call->inner->refs++;
     call->refs++;
     call->unreleased++;
@@ -443,6 +445,19 @@ int lien_channel_call_cancel(lien_channel_call *call)
     cancel(call, LIEN_ECANCELED);
     lieni_ctx_unlock(ctx);
     return 0;
+}
+
+lien_path lien_channel_call_path(const lien_channel_call *call, bool *soft)
+{
+    if (!call || lieni_ctx_forked(call->channel->ctx))
+        return LIEN_PATH_NONE;
+    lien_ctx *ctx = call->channel->ctx;
+    lieni_ctx_lock(ctx);
+    lien_path path = call->path;
+    if (soft && path != LIEN_PATH_NONE)
+        *soft = call->soft;
+    lieni_ctx_unlock(ctx);
+    return path;
 }
 
 int lien_channel_call_close(lien_channel_call **slot)

@@ -524,7 +524,20 @@ int lien_conn_info_get(lien_conn *conn, lien_conn_info *info)
         now.path = t->path;
         now.ep_end_proves = t->ep_end_proves;
         now.domain_end_proves = t->domain_end_proves;
+        const struct lieni_options *o = &conn->ctx->options;
+        now.soft = conn->soft;
+        memcpy(now.nic, conn->nic_name, sizeof(now.nic));
+        memcpy(now.local, conn->fabric_host, sizeof(now.local));
+        now.read_piece_max = o->read_piece < t->read_piece_max ? o->read_piece : t->read_piece_max;
+        now.read_bytes_max = o->read_conn_bytes < t->read_bytes_max ? o->read_conn_bytes
+                                                                    : t->read_bytes_max;
+        now.reads_max = conn->reads_max;
     }
+    now.messages_sent = conn->counts.messages_sent;
+    now.messages_received = conn->counts.messages_received;
+    now.reads_done = conn->counts.reads_done;
+    now.reads_failed = conn->counts.reads_failed;
+    now.read_bytes = conn->counts.read_bytes;
     now.open = conn->state == LIENI_CONN_OPEN;
     now.eager_max = lieni_link_head_max(&conn->link);
     now.message_max = conn->message_max;

@@ -73,6 +73,13 @@ struct lien_conn {
     bool server;   // accepted, not opened: tells tokens of the two sides apart
     char peer[96]; // host:port of the bootstrap
     char peer_host[96];
+    char local_host[96];  // our end of the bootstrap
+    char fabric_host[96]; // our end of the endpoint, and its NIC's name; "" before there is one
+    char nic_name[64];
+    bool soft; // the NIC is software
+    struct {
+        uint64_t messages_sent, messages_received, reads_done, reads_failed, read_bytes;
+    } counts;          // of lien_conn_info
     char dialled[256]; // host that the application named; "": accepted, or too long to be one
     struct lien_listener *listener; // until it is given to the application; a reference
     struct lieni_node listen_node;
@@ -162,6 +169,8 @@ void lieni_conn_closed(struct lien_conn *conn);
 // The application gives up its handle, under the lock.
 void lieni_conn_close_handle(struct lien_conn *conn);
 int lieni_conn_opts_check(const lien_ctx *ctx, const lien_conn_opts *in, lien_conn_opts *out);
+// How transfers on it move; NONE before a provider was chosen. *soft may be NULL.
+lien_path lieni_conn_path(const struct lien_conn *conn, bool *soft);
 // Room to send may have come.
 void lieni_conn_writable(struct lien_conn *conn);
 

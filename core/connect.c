@@ -10,10 +10,23 @@
 #include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
+#include "core/providers.h"
 #include "core/request.h"
 
-static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
+// The peer as the bootstrap shows it, or, on the client, as the server's place says.
+static struct lieni_target target_of(const struct lien_conn *conn)
 {
+    // An empty host is the address that the bootstrap reached.
+    bool moved = conn->hs && !conn->hs->server && conn->hs->host[0];
+    return (struct lieni_target){.address = moved ? conn->hs->host : conn->peer_host,
+                                 .local = conn->local_host,
+                                 .local_reaches = !moved ||
+                                                  strcmp(conn->hs->host, conn->peer_host) == 0};
+}
+
+static int fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
+{
+    const struct lieni_target target = target_of(conn);
     lien_ctx *ctx = conn->ctx;
     const struct lieni_options *o = &ctx->options;
     lien_pool *pool = conn->opts.pool ? conn->opts.pool : ctx->receive_pool;
@@ -33,15 +46,7 @@ static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
     memcpy(offer->nonce, ctx->instance, half);
     ctx->platform.env.random(ctx->platform.env.self, offer->nonce + half,
                              sizeof(offer->nonce) - half);
-    char host[96];
-    bool here = ctx->platform.net->local_host(conn->stream, host, sizeof(host)) == 0;
-    for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++) {
-        const struct lieni_prov_slot *slot = &ctx->provs[i];
-        if (here && offer->read_depth == 0)
-            offer->read_depth = slot->ops->read_depth(slot->prov, host);
-        strncpy(offer->providers[offer->n_providers++], ctx->provs[i].ops->traits->name,
-                sizeof(offer->providers[0]) - 1);
-    }
+    return lieni_providers_offer(ctx, &target, offer);
 }
 
 static int start_handshake(struct lien_conn *conn, bool server)
@@ -50,10 +55,14 @@ static int start_handshake(struct lien_conn *conn, bool server)
     const struct lieni_net_ops *net = ctx->platform.net;
     struct lieni_offer offer;
     uint8_t seed[LIENI_SESSION];
-    fill_offer(conn, &offer);
-    ctx->platform.env.random(ctx->platform.env.self, seed, sizeof(seed));
     net->peer_name(conn->stream, conn->peer, sizeof(conn->peer));
     net->peer_host(conn->stream, conn->peer_host, sizeof(conn->peer_host));
+    int rc = net->local_host(conn->stream, conn->local_host, sizeof(conn->local_host));
+    if (rc == 0)
+        rc = fill_offer(conn, &offer);
+    if (rc != 0)
+        return rc;
+    ctx->platform.env.random(ctx->platform.env.self, seed, sizeof(seed));
     conn->hs = calloc(1, sizeof(*conn->hs));
     if (!conn->hs)
         return LIEN_ENOMEM;
@@ -73,15 +82,6 @@ static int flush(struct lien_conn *conn)
         lieni_hs_sent(hs, (size_t)n);
     }
     return 0;
-}
-
-static const struct lieni_prov_slot *slot_named(const lien_ctx *ctx, const char *name)
-{
-    for (unsigned i = 0; i < ctx->n_provs; i++) {
-        if (strcmp(ctx->provs[i].ops->traits->name, name) == 0)
-            return &ctx->provs[i];
-    }
-    return NULL;
 }
 
 // What both offers make of this connection's limits.
@@ -148,15 +148,19 @@ static int lend_slab(struct lien_conn *conn, struct lieni_recv **recvs)
 static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct lieni_recv **recvs)
 {
     lien_ctx *ctx = conn->ctx;
-    const struct lieni_prov_slot *slot = slot_named(ctx, conn->hs->provider);
-    char host[96];
+    const struct lieni_prov_slot *slot = lieni_providers_named(ctx, conn->hs->provider);
+    const struct lieni_target target = target_of(conn);
+    struct lieni_selected local;
     if (!slot)
         return LIEN_ENOCOMMON;
-    int rc = ctx->platform.net->local_host(conn->stream, host, sizeof(host));
+    int rc = lieni_providers_local(ctx, slot, &target, &local);
     if (rc == 0)
-        rc = lieni_nic_get(ctx, slot, host, &conn->nic);
+        rc = lieni_nic_get(ctx, slot, &local, &conn->nic);
     if (rc != 0)
         return rc;
+    memcpy(conn->fabric_host, local.address, sizeof(conn->fabric_host));
+    memcpy(conn->nic_name, local.nic, sizeof(conn->nic_name));
+    conn->soft = local.soft;
     agree(conn);
     conn->ops = slot->ops;
     bound_bodies(conn);
@@ -164,7 +168,7 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     if (ctx->options.reads_per_nic < conn->reads_max) // more are never in flight; it sizes queues
         conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
     // The peer speaks of its device: that matters where ours is of such a kind, too.
-    if (slot->ops->read_depth(slot->prov, host) != 0 && conn->hs->peer.read_depth != 0 &&
+    if (local.read_depth != 0 && conn->hs->peer.read_depth != 0 &&
         conn->hs->peer.read_depth < conn->reads_max)
         conn->reads_max = conn->hs->peer.read_depth;
     uint32_t calls = conn->hs->local.call_credits < conn->hs->peer.call_credits
@@ -200,28 +204,13 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     return 0;
 }
 
-static void list_offer(const struct lieni_offer *offer, char *text, size_t size)
+// What the peer is told: nothing where the fabric listener is at the address that the bootstrap reached.
+static const char *place_of(const struct lien_conn *conn)
 {
-    size_t len = 0;
-    text[0] = '\0';
-    for (uint32_t i = 0; i < offer->n_providers && len < size; i++)
-        len += (size_t)snprintf(text + len, size - len, "%s%s", i ? "," : "", offer->providers[i]);
-}
-
-// Which way a connection goes, where another could have been expected: one side offered more than one.
-static void say_choice(struct lien_conn *conn)
-{
-    const struct lieni_offer *mine = &conn->hs->local, *theirs = &conn->hs->peer;
-    char here[256], there[256];
-    if (mine->n_providers < 2 && theirs->n_providers < 2)
-        return;
-    list_offer(mine, here, sizeof(here));
-    list_offer(theirs, there, sizeof(there));
-    struct lieni_log_at at = lieni_conn_at(conn, 0);
-    lieni_log_say(conn->ctx->log, LIEN_LOG_INFO, &at, 0,
-                  "goes over %s: this side offers %s, the peer %s; the first of the client's that "
-                  "the server has",
-                  conn->hs->provider, here, there);
+    const char *advertise = conn->ctx->options.advertise;
+    if (advertise[0])
+        return advertise;
+    return strcmp(conn->fabric_host, conn->local_host) == 0 ? "" : conn->fabric_host;
 }
 
 static int make_endpoint(struct lien_conn *conn)
@@ -232,11 +221,10 @@ static int make_endpoint(struct lien_conn *conn)
     int rc = prepare(conn, &args, &recvs);
     if (rc != 0)
         return rc;
-    say_choice(conn);
-    char local[96];
+    const struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_providers_agreed(conn->ctx, conn->hs, &at);
     if (conn->hs->server) {
-        conn->ctx->platform.net->local_host(conn->stream, local, sizeof(local));
-        args.host = local;
+        args.host = conn->fabric_host;
         rc = conn->ops->listen(conn->nic->domain, &args, &conn->ep, &port);
     } else {
         // An empty host is the address that the bootstrap reached.
@@ -253,7 +241,7 @@ static int make_endpoint(struct lien_conn *conn)
     }
     lieni_conn_set_state(conn, LIENI_CONN_FABRIC);
     if (conn->hs->server)
-        rc = lieni_hs_place(conn->hs, conn->ctx->options.advertise, port);
+        rc = lieni_hs_place(conn->hs, place_of(conn), port);
     return rc;
 }
 
@@ -458,9 +446,10 @@ void lieni_conn_on_up(struct lien_conn *conn)
         return;
     }
     struct lieni_log_at at = lieni_conn_at(conn, 0);
-    lieni_log_say(ctx->log, LIEN_LOG_INFO, &at, 0,
-                  "connection open; the peer takes a silence of %u ms for our death (0: never)",
-                  conn->peer_dead_ms);
+    lieni_log_say(
+        ctx->log, LIEN_LOG_INFO, &at, 0,
+        "connection open, path %s%s; the peer takes a silence of %u ms for our death (0: never)",
+        lien_path_name(conn->ops->traits->path), conn->soft ? " (soft)" : "", conn->peer_dead_ms);
     if (conn->listener)
         lieni_listener_opened(conn->listener, conn);
     else if (conn->has_handle && !conn->quiet)

@@ -17,6 +17,7 @@
 #include "core/conn.h"
 #include "core/listener.h"
 #include "core/metrics.h"
+#include "core/providers.h"
 #include "core/read.h"
 
 // -- Lock, clock, waiting --
@@ -277,45 +278,6 @@ static void raise_nofile(lien_ctx *ctx)
                       "the soft limit of descriptors stays at its value: %s", strerror(errno));
 }
 
-static bool wanted(const lien_ctx *ctx, const struct lieni_traits *traits, const char *fi_provider)
-{
-    const char *only = ctx->options.provider;
-    return (only[0] == '\0' ? !traits->only_if_asked : strcmp(only, traits->name) == 0) &&
-           lieni_fi_provider_allows(fi_provider, traits->name);
-}
-
-static int open_providers(lien_ctx *ctx)
-{
-    const char *fi = getenv("FI_PROVIDER");
-    const struct lieni_prov_args args = {.env = &ctx->platform.env,
-                                         .report = lieni_log_report(ctx->log),
-                                         .tls_cert = ctx->options.tls_cert,
-                                         .tls_key = ctx->options.tls_key,
-                                         .tls_ca = ctx->options.tls_ca,
-                                         .tls_name = ctx->options.tls_name};
-    const struct lieni_provider *const *p = ctx->platform.providers;
-    for (; *p && ctx->n_provs < LIENI_PROVS_MAX; p++) {
-        if (!wanted(ctx, (*p)->traits, fi))
-            continue;
-        struct lieni_prov_slot *slot = &ctx->provs[ctx->n_provs];
-        slot->ops = *p;
-        if ((*p)->open(&args, &slot->prov) == 0)
-            ctx->n_provs++; // else it said why
-    }
-    if (ctx->n_provs > 0)
-        return 0;
-    for (p = ctx->platform.providers; *p; p++) {
-        const char *name = (*p)->traits->name;
-        lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER, "candidate %s: %s", name,
-                      wanted(ctx, (*p)->traits, fi) ? "could not be opened"
-                                                    : "not among those asked for");
-    }
-    lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,
-                  "no provider can be used: option provider is \"%s\", FI_PROVIDER is \"%s\"",
-                  ctx->options.provider, fi ? fi : "");
-    return LIEN_ENOPROVIDER;
-}
-
 static int open_pools(lien_ctx *ctx)
 {
     lien_pool_opts opts;
@@ -360,6 +322,8 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
     ctx->quarantine.total_max = ctx->options.quarantine_total_bytes;
     lieni_log_set_level(ctx->log, ctx->options.log_level);
     rc = lieni_keyring_open(opts->psks, opts->n_psks, ctx->options.psk_file, ctx->log, &ctx->keys);
+    if (rc == 0)
+        rc = lieni_select_open(&ctx->select, &ctx->options, &ctx->platform, ctx->log);
     if (rc != 0)
         return rc;
     ctx->platform.env.random(ctx->platform.env.self, ctx->instance, sizeof(ctx->instance));
@@ -384,7 +348,7 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
         rc = ctx->platform.net->open(&ctx->platform.env, &report, ctx->platform.net_world,
                                      &ctx->net);
     if (rc == 0)
-        rc = open_providers(ctx);
+        rc = lieni_providers_open(ctx);
     if (rc == 0 && ctx->platform.net->fd(ctx->net) >= 0 && !(opts->flags & LIEN_KEEP_NOFILE))
         raise_nofile(ctx);
     return rc == 0 ? lieni_progress_open(ctx) : rc;
@@ -494,6 +458,8 @@ static void close_parts(lien_ctx *ctx)
     if (ctx->dispatch)
         lieni_dispatch_close(ctx->dispatch);
     lieni_progress_close(ctx);
+    free(ctx->seen.list);
+    ctx->seen = (struct lieni_seen){.n = 0};
     lieni_keyring_close(ctx->keys);
     ctx->keys = NULL;
     if (ctx->log)

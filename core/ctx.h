@@ -20,9 +20,10 @@
 #include "core/mem/mem.h"
 #include "core/options.h"
 #include "core/quarantine.h"
+#include "core/select.h"
 #include "core/timer.h"
 
-#define LIENI_PROVS_MAX 8
+#define LIENI_PROVS_MAX 16
 // Endpoints that may be on their way at once; more connections wait for their turn.
 #define LIENI_FABRIC_MAX 64u
 
@@ -56,6 +57,8 @@ struct lien_ctx {
 
     struct lieni_platform platform;
     struct lieni_options options;
+    struct lieni_select select;
+    struct lieni_seen seen;     // what it chooses among, asked as connections begin; under `turn`
     struct lieni_keyring *keys; // pre-shared, or NULL
     struct lieni_log *log;
     struct lieni_dispatch *dispatch;

@@ -203,6 +203,7 @@ static int send_locked(struct lien_conn *conn, const void *head, size_t head_len
     lieni_list_append(&conn->sends, &send->node);
     lieni_liveness_watch(conn);
     conn->ctx->stats.messages_sent++;
+    conn->counts.messages_sent++;
     if (out) {
         send->refs++;
         *out = send;
@@ -362,6 +363,7 @@ static void ready(struct lien_msg *msg)
 {
     msg->ready = true;
     msg->conn->ctx->stats.messages_received++;
+    msg->conn->counts.messages_received++;
     lieni_messages_deliver(msg->conn);
 }
 

@@ -20,9 +20,21 @@ static struct lieni_nic *find(lien_ctx *ctx, const struct lieni_provider *ops, c
     return NULL;
 }
 
-int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot, const char *host,
-                  struct lieni_nic **out)
+unsigned lieni_nic_load(const lien_ctx *ctx, const struct lieni_provider *ops, const char *host)
 {
+    unsigned endpoints = 0;
+    for (struct lieni_node *n = ctx->nics.next; n != &ctx->nics; n = n->next) {
+        const struct lieni_nic *nic = lieni_container(n, struct lieni_nic, node);
+        if (nic->ops == ops && strcmp(nic->host, host) == 0)
+            endpoints += nic->endpoints;
+    }
+    return endpoints;
+}
+
+int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot,
+                  const struct lieni_selected *local, struct lieni_nic **out)
+{
+    const char *host = local->address;
     struct lieni_nic *nic = find(ctx, slot->ops, host);
     if (!nic) {
         nic = calloc(1, sizeof(*nic));
@@ -31,6 +43,8 @@ int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot, const char 
         nic->ctx = ctx;
         nic->ops = slot->ops;
         strncpy(nic->host, host, sizeof(nic->host) - 1);
+        memcpy(nic->name, local->nic, sizeof(nic->name));
+        nic->soft = local->soft;
         int rc = slot->ops->domain_open(slot->prov, host, &nic->domain);
         if (rc != 0) {
             free(nic);

@@ -17,6 +17,8 @@ struct lieni_nic {
     struct lieni_domain *domain;
     struct lieni_limits limits; // of the domain
     char host[96];
+    char name[64]; // device and port, or interface; "" if not known
+    bool soft;     // the device is software
     unsigned endpoints;
     uint32_t reads_inflight;
     struct lieni_quarantine_domain account;
@@ -25,9 +27,11 @@ struct lieni_nic {
     struct lieni_node read_turns; // connections with pieces to post
 };
 
+// Endpoints on NICs of that local address.
+unsigned lieni_nic_load(const lien_ctx *ctx, const struct lieni_provider *ops, const char *host);
 // The NIC for a local address, opened when there is none that takes connections. LIEN_ENODEV ...
-int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot, const char *host,
-                  struct lieni_nic **nic);
+int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot,
+                  const struct lieni_selected *local, struct lieni_nic **nic);
 // An endpoint of it is gone (or never was, `made` by lieni_nic_get).
 void lieni_nic_endpoint_gone(struct lieni_nic *nic);
 // -- R12: what is lent through an endpoint may be lost with it. For connections from the making of their endpoint to its end; no effect, and room, before and after --

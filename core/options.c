@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/config.h"
+
 enum type {
     UINT,
     FLAG,
@@ -25,16 +27,18 @@ struct option {
     const char *initial;
     uint64_t min, max;
     const char *unit;
+    const char *text;
     size_t offset; // of its field
 };
 
 static const struct option table[] = {
 #define ROW(key, type, initial, min, max, unit, text)                                              \
-    {#key, type, initial, min, max, unit, offsetof(struct lieni_options, key)},
+    {#key, type, initial, min, max, unit, text, offsetof(struct lieni_options, key)},
     LIENI_OPTIONS(ROW)
 #undef ROW
 };
 #define N_OPTIONS (sizeof table / sizeof table[0])
+_Static_assert(N_OPTIONS == LIENI_N_OPTIONS, "a number for each option");
 
 // A TEXT field has room for its maximum; the longest key fits the buffers below.
 #define ROOM(key, type, initial, min, max, unit, text)                                             \
@@ -55,9 +59,10 @@ static const char *const not_libfabric[] = {"stream", "ws", "wss", "h2c", "h2", 
 // One value on its way into its field, and how to call it in the log.
 struct source {
     const struct option *option;
-    const char *name; // "option connect_ms" or "LIEN_CONNECT_MS"
+    const char *name; // "option connect_ms", "LIEN_CONNECT_MS" or "/etc/lien.conf:3: connect_ms"
     const char *value;
     struct lieni_log *log;
+    struct lieni_origin origin;
 };
 
 static int refuse(const struct source *from, const char *why)
@@ -204,7 +209,7 @@ static int set_level(const struct source *from, lien_level *field)
     return refuse(from, "is none of error, warn, info, debug");
 }
 
-static int set_field(const struct source *from, struct lieni_options *options)
+static int set_value(const struct source *from, struct lieni_options *options)
 {
     void *field = (char *)options + from->option->offset;
     switch (from->option->type) {
@@ -218,6 +223,14 @@ static int set_field(const struct source *from, struct lieni_options *options)
         return set_level(from, field);
     }
     return LIEN_EOPTION;
+}
+
+static int set_field(const struct source *from, struct lieni_options *options)
+{
+    int rc = set_value(from, options);
+    if (rc == 0)
+        options->origins[from->option - table] = from->origin;
+    return rc;
 }
 
 // -- Names -------------------------------------------------------------------------------------------------------------------------
@@ -327,7 +340,11 @@ static int take_variable(struct lieni_options *options, const char *entry, struc
         return LIEN_EOPTION;
     }
     variable_of(o, name);
-    struct source from = {.option = o, .name = name, .value = equals + 1, .log = log};
+    struct source from = {.option = o,
+                          .name = name,
+                          .value = equals + 1,
+                          .log = log,
+                          .origin.from = LIEN_ORIGIN_ENVIRONMENT};
     return set_field(&from, options);
 }
 
@@ -345,8 +362,49 @@ static int take_setting(struct lieni_options *options, const char *setting, stru
     }
     char name[64];
     snprintf(name, sizeof name, "option %s", o->key);
-    struct source from = {.option = o, .name = name, .value = equals ? equals + 1 : "", .log = log};
+    struct source from = {.option = o,
+                          .name = name,
+                          .value = equals ? equals + 1 : "",
+                          .log = log,
+                          .origin.from = LIEN_ORIGIN_SETTING};
     return equals ? set_field(&from, options) : refuse(&from, "is missing: write key=value");
+}
+
+struct file {
+    struct lieni_options *options;
+    struct lieni_log *log;
+    const char *path;
+};
+
+static bool take_line(void *arg, const char *key, const char *value, unsigned line)
+{
+    struct file *file = arg;
+    const struct option *o = find_key(key, strlen(key));
+    if (!o) {
+        lieni_log_say(file->log, LIEN_LOG_ERROR, NULL, LIEN_EOPTION,
+                      "%s:%u: unknown option '%.200s' (value '%s'), the nearest known one is '%s'",
+                      file->path, line, key, value, nearest(key, strlen(key))->key);
+        return false;
+    }
+    char name[400];
+    snprintf(name, sizeof name, "%s:%u: %s", file->path, line, o->key);
+    struct source from = {.option = o,
+                          .name = name,
+                          .value = value,
+                          .log = file->log,
+                          .origin = {.from = LIEN_ORIGIN_FILE, .line = line}};
+    if (o == &table[LIENI_OPTION_config]) {
+        refuse(&from, "cannot name another file");
+        return false;
+    }
+    return set_field(&from, file->options) == 0;
+}
+
+// The file's lines, under whatever else there is: so it comes first, and its name is asked for before.
+static int take_file(struct lieni_options *options, const char *path, struct lieni_log *log)
+{
+    struct file file = {.options = options, .log = log, .path = path};
+    return path[0] ? lieni_config_read(path, log, take_line, &file) : 0;
 }
 
 // -- What depends on more than one value -------------------------------------------------------------------------------------------
@@ -410,6 +468,21 @@ bool lieni_fi_provider_allows(const char *fi_provider, const char *name)
     return !any || listed != except;
 }
 
+bool lieni_fi_provider_names(const char *fi_provider, const char *name)
+{
+    if (!fi_provider || *fi_provider == '^') {
+        return false;
+    }
+    for (const char *at = fi_provider; *at;) {
+        size_t len = strcspn(at, ",");
+        if (same_word(at, len, name)) {
+            return true;
+        }
+        at += len + (at[len] ? 1 : 0);
+    }
+    return false;
+}
+
 static int check_provider(const struct lieni_options *options, const char *fi_provider,
                           struct lieni_log *log)
 {
@@ -433,21 +506,54 @@ static const char *value_of(char *const *environ_vars, const char *name)
     return NULL;
 }
 
+static bool take_defaults(struct lieni_options *o, struct lieni_log *log)
+{
+    bool wrong = false;
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        struct source from = {
+            .option = &table[i], .name = table[i].key, .value = table[i].initial, .log = log};
+        wrong = set_field(&from, o) || wrong;
+    }
+    return wrong;
+}
+
+static bool take_variables(struct lieni_options *o, char *const *variables, struct lieni_log *log)
+{
+    bool wrong = false;
+    for (char *const *v = variables; *v; v++) {
+        wrong = take_variable(o, *v, log) || wrong;
+    }
+    return wrong;
+}
+
+// The name of the file, where anybody says one. What is wrong with it is told with all the rest.
+static void file_name(const char *const *settings, char *const *variables, char name[256])
+{
+    static const char key[] = "config=";
+    const char *found = value_of(variables, "LIEN_CONFIG");
+    for (const char *const *s = settings; s && *s; s++) {
+        if (strncmp(*s, key, sizeof key - 1) == 0) {
+            found = *s + sizeof key - 1;
+        }
+    }
+    size_t len = found ? strlen(found) : 0;
+    name[0] = '\0';
+    if (len < 256 && found) {
+        memcpy(name, found, len + 1);
+    }
+}
+
 int lieni_options_load(struct lieni_options *options, const char *const *settings,
                        char *const *environ_vars, struct lieni_log *log)
 {
     static char *const no_variables[] = {NULL};
     char *const *variables = environ_vars ? environ_vars : environ ? environ : no_variables;
     struct lieni_options o = {0};
-    bool wrong = false;
-    for (size_t i = 0; i < N_OPTIONS; i++) {
-        struct source from = {
-            .option = &table[i], .name = table[i].key, .value = table[i].initial, .log = log};
-        wrong = set_field(&from, &o) || wrong;
-    }
-    for (char *const *v = variables; *v; v++) {
-        wrong = take_variable(&o, *v, log) || wrong;
-    }
+    char file[256];
+    bool wrong = take_defaults(&o, log);
+    file_name(settings, variables, file);
+    wrong = take_file(&o, file, log) || wrong;
+    wrong = take_variables(&o, variables, log) || wrong;
     for (const char *const *s = settings; s && *s; s++) {
         wrong = take_setting(&o, *s, log) || wrong;
     }
@@ -459,4 +565,72 @@ int lieni_options_load(struct lieni_options *options, const char *const *setting
     }
     *options = o;
     return 0;
+}
+
+// -- Telling -----------------------------------------------------------------------------------------------------------------------
+
+static const char *type_word(enum type type)
+{
+    switch (type) {
+    case UINT:
+        return "number";
+    case FLAG:
+        return "flag";
+    case TEXT:
+        return "text";
+    case LEVEL:
+        return "level";
+    }
+    return "";
+}
+
+static void value_text(const struct option *o, const struct lieni_options *options, char *text,
+                       size_t size)
+{
+    static const char *const levels[] = {[LIEN_LOG_ERROR] = "error",
+                                         [LIEN_LOG_WARN] = "warn",
+                                         [LIEN_LOG_INFO] = "info",
+                                         [LIEN_LOG_DEBUG] = "debug"};
+    const void *field = (const char *)options + o->offset;
+    switch (o->type) {
+    case UINT:
+        snprintf(text, size, "%" PRIu64, *(const uint64_t *)field);
+        break;
+    case FLAG:
+        snprintf(text, size, "%d", *(const bool *)field);
+        break;
+    case TEXT:
+        snprintf(text, size, "%s", (const char *)field);
+        break;
+    case LEVEL:
+        snprintf(text, size, "%s", levels[*(const lien_level *)field]);
+        break;
+    }
+}
+
+void lieni_options_tell(const struct lieni_options *options, lien_option_fn *fn, void *arg)
+{
+    for (size_t i = 0; i < N_OPTIONS; i++) {
+        const struct option *o = &table[i];
+        const struct lieni_origin *origin = &options->origins[i];
+        char variable[48], value[256];
+        variable_of(o, variable);
+        value_text(o, options, value, sizeof value);
+        const lien_option_info info = {
+            .size = sizeof info,
+            .key = o->key,
+            .variable = variable,
+            .type = type_word(o->type),
+            .unit = o->unit,
+            .text = o->text,
+            .initial = o->initial,
+            .min = o->min,
+            .max = o->max,
+            .value = value,
+            .origin = origin->from,
+            .file = origin->from == LIEN_ORIGIN_FILE ? options->config : NULL,
+            .line = origin->line,
+        };
+        fn(&info, arg);
+    }
 }

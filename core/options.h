@@ -2,8 +2,8 @@
 //
 // The options of a ctx: one table (LIENI_OPTIONS) makes struct, defaults, parser and manual
 // (test_options_man checks docs/man/lien_options.5.scd against it). A value comes, in rising order,
-// from the default, the environment (LIEN_ and the key in capitals) and the settings of
-// lien_ctx_opts. Read only once loaded.
+// from the default, the file that option `config` names, the environment (LIEN_ and the key in
+// capitals) and the settings of lien_ctx_opts; where from is kept. Read only once loaded.
 
 #ifndef LIENI_OPTIONS_H
 #define LIENI_OPTIONS_H
@@ -14,8 +14,21 @@
 // of 1024 as suffixes K, M, G), FLAG (bool: 0 1 no yes off on), TEXT (min to max printable bytes, ""
 // is unset), LEVEL (error warn info debug).
 #define LIENI_OPTIONS(X)                                                                           \
+    X(config, TEXT, "", 0, 255, "path",                                                            \
+      "File of options, a line \"key = value\" each; unset: none")                                 \
     X(provider, TEXT, "", 0, 63, "name",                                                           \
       "Provider to use; unset: FI_PROVIDER's, else the best that works")                           \
+    X(address, TEXT, "", 0, 95, "address",                                                         \
+      "Local address of fabric connections: a numeric one, a name of this machine, or an "         \
+      "interface; unset: the best that works")                                                     \
+    X(nic, TEXT, "", 0, 255, "names",                                                              \
+      "Interfaces or devices that fabric connections may use, by comma, each with \"/port\" if "   \
+      "need be; unset: any")                                                                       \
+    X(subnet, TEXT, "", 0, 255, "networks",                                                        \
+      "Networks that local addresses of fabric connections must be in, by comma, such as "         \
+      "10.1.0.0/16,fd00::/8; unset: any")                                                          \
+    X(require_zero_copy, FLAG, "0", 0, 0, "",                                                      \
+      "Take only providers in which a device moves the bytes (path rdma)")                         \
     X(log_level, LEVEL, "warn", 0, 0, "level",                                                     \
       "Least severe log lines that pass: error, warn, info, debug")                                \
     X(dispatch_threads, UINT, "1", 1, 64, "threads",                                               \
@@ -104,6 +117,20 @@
     X(tls_name, TEXT, "", 0, 253, "name",                                                          \
       "Name or address that a server's certificate must have; unset: the host that was dialled")
 
+// One number for each option.
+enum lieni_option {
+#define LIENI_NUMBER(key, type, def, min, max, unit, text) LIENI_OPTION_##key,
+    LIENI_OPTIONS(LIENI_NUMBER)
+#undef LIENI_NUMBER
+    LIENI_N_OPTIONS
+};
+
+// Where a value came from; `line` in the file.
+struct lieni_origin {
+    lien_origin from;
+    unsigned line;
+};
+
 struct lieni_options {
 #define LIENI_FIELD_UINT(key)                             uint64_t key;
 #define LIENI_FIELD_FLAG(key)                             bool key;
@@ -113,7 +140,8 @@ struct lieni_options {
     LIENI_OPTIONS(LIENI_FIELD)
 #undef LIENI_FIELD
     uint16_t fabric_port_lo, fabric_port_hi; // from fabric_ports
-    bool checksum_always, checksum_require;  // from checksum
+    struct lieni_origin origins[LIENI_N_OPTIONS];
+    bool checksum_always, checksum_require; // from checksum
 };
 
 // Environment variables under these prefixes belong to shims and tools, never to an option of core.
@@ -123,20 +151,26 @@ struct lieni_options {
     X("LIEN_PROTOBUF_C")                                                                           \
     X("LIEN_TEST")                                                                                 \
     X("LIEN_BLOB")                                                                                 \
-    X("LIEN_PERF")
+    X("LIEN_PERF")                                                                                 \
+    X("LIEN_INFO")
 
-// Fills all of `options`. Of two settings of one key the later holds; both must be well formed, and so
-// must a variable that a setting overrides. LIEN_EOPTION after a log line for each mistake, which names
+// Fills all of `options`. Of two settings, or lines, of one key the later holds; both must be well formed, and so
+// must what another source overrides. Option `config` itself comes from a setting or LIEN_CONFIG, not
+// from the file. LIEN_EOPTION after a log line for each mistake, which names
 // the key or variable, its value and the limit, or for an unknown one the nearest known. Unknown LIEN_
 // variables are mistakes too, unless reserved. Keys are lower case, variables capitals; the words and
 // suffixes of values take either. A `provider` that FI_PROVIDER excludes is a mistake (design.md 5).
 // `settings` and `environ_vars` end in NULL; settings NULL: none; environ_vars NULL: the process's.
-// Reads no other state and keeps no pointer.
+// Reads no other state but the file, and keeps no pointer.
 int lieni_options_load(struct lieni_options *options, const char *const *settings,
                        char *const *environ_vars, struct lieni_log *log);
+// Calls `fn` for each option in the table's order, with value and origin.
+void lieni_options_tell(const struct lieni_options *options, lien_option_fn *fn, void *arg);
 // FI_PROVIDER's say about `name` (lists "a,b" and "^a,b", in any case of letters, as libfabric has
 // them): allowed or not. NULL or empty allows all, and so it does for providers that are not
 // libfabric's.
 bool lieni_fi_provider_allows(const char *fi_provider, const char *name);
+// Whether it asks for `name`: a list, not of exceptions, that has it.
+bool lieni_fi_provider_names(const char *fi_provider, const char *name);
 
 #endif

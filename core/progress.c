@@ -13,6 +13,7 @@
 #include "core/channel.h"
 #include "core/conn.h"
 #include "core/listener.h"
+#include "core/providers.h"
 
 #define EVENTS 128u
 #define TASKS  256u // callbacks of one pass
@@ -72,6 +73,16 @@ unsigned lieni_progress_bury(lien_ctx *ctx)
     return done;
 }
 
+// Whether a handshake begins with one of these.
+static bool begin_connections(const struct lieni_net_event *evs, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (evs[i].kind == LIENI_NET_CONNECTED || evs[i].kind == LIENI_NET_ACCEPTED)
+            return true;
+    }
+    return false;
+}
+
 static unsigned poll_net(lien_ctx *ctx)
 {
     struct lieni_net_event evs[EVENTS];
@@ -79,6 +90,8 @@ static unsigned poll_net(lien_ctx *ctx)
     ctx->net_again = n > 0; // until it has no more
     if (n == 0)
         return 0;
+    if (begin_connections(evs, n))
+        lieni_providers_look(ctx);
     lieni_ctx_lock(ctx);
     on_net_events(evs, n);
     lieni_ctx_unlock(ctx);

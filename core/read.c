@@ -84,9 +84,9 @@ static void done(struct lien_read *read, int status)
     lieni_timer_clear(&ctx->timers, &read->timer);
     lieni_list_remove(&read->queue);
     if (status == 0)
-        ctx->stats.reads_done++;
+        ctx->stats.reads_done++, read->conn->counts.reads_done++;
     else
-        ctx->stats.reads_failed++;
+        ctx->stats.reads_failed++, read->conn->counts.reads_failed++;
     if (read->on_done)
         post_task(read, &read->done_task);
     lieni_ctx_changed(ctx);
@@ -438,6 +438,7 @@ void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev)
     if (ev->status == 0) {
         conn->ctx->stats.read_pieces_done++;
         conn->ctx->stats.read_bytes += ev->posted_len;
+        conn->counts.read_bytes += ev->posted_len;
     }
     lieni_liveness_read_over(conn, ev->status == 0);
     // Where a failed READ takes the connection along, that is what the application has to hear, whatever the device calls it.
@@ -669,13 +670,6 @@ int lien_read_cancel(lien_read *read)
     lieni_read_stop(read, LIEN_ECANCELED);
     lieni_ctx_unlock(ctx);
     return 0;
-}
-
-lien_path lien_read_path(const lien_read *read)
-{
-    if (!read || !read->conn->ops || lieni_ctx_forked(read->conn->ctx))
-        return LIEN_PATH_NONE;
-    return read->conn->ops->traits->path;
 }
 
 int lien_read_close(lien_read **slot)

@@ -85,6 +85,23 @@ struct lieni_event {
     struct lieni_cqe cqe;
 };
 
+// -- Candidates --------------------------------------------------------------------------------------------------------------------
+
+// One way a provider could reach peers from this machine: a device's port, or an interface, with one of its addresses; or one row without address that says why there is none.
+struct lieni_candidate {
+    char nic[64];       // "rxe0/1", "eth0"; "" in a row without address
+    char interface[32]; // of the kernel, "eth0"; "" if unknown
+    char address[96];   // numeric, without zone
+    unsigned prefix;    // bits of its network
+    lien_candidate_state state;
+    bool soft; // a device that is software
+    uint32_t
+        read_depth;   // READs that the device serves one peer at a time; 0: no limit, or not known
+    char reason[256]; // DOWN, REFUSED: why, with the value of the limit where that is it
+};
+
+typedef void lieni_candidate_fn(void *arg, const struct lieni_candidate *candidate);
+
 // -- Provider ----------------------------------------------------------------------------------------------------------------------
 
 struct lieni_prov;   // an opened provider, one per ctx and kind
@@ -144,6 +161,9 @@ struct lieni_ep_args {
 struct lieni_provider {
     const struct lieni_traits *traits;
 
+    // Calls `tell` for each candidate of this moment, best first; at least once. Needs no opened provider; any thread; may block briefly. NULL: it goes wherever the bootstrap goes (sim).
+    void (*candidates)(lieni_candidate_fn *tell, void *arg);
+
     // Opens the provider. LIEN_ENOPROVIDER when it cannot be used here, after a report that says why. May block briefly.
     int (*open)(const struct lieni_prov_args *args, struct lieni_prov **prov);
     // After all its domains are closed. What can't be closed (a thread stuck in the provider) is left behind with a report.
@@ -162,7 +182,7 @@ struct lieni_provider {
 
     // Fixed while the domain lives. Any thread.
     void (*domain_limits)(struct lieni_domain *domain, struct lieni_limits *limits);
-    // READs that the device at `host` (numeric) serves one peer at a time, for the offer; 0: no limit. May block briefly.
+    // READs that the device at `host` (numeric) serves one peer at a time, for the offer; 0: no limit. May block briefly. Not asked where a candidate has told it.
     uint32_t (*read_depth)(struct lieni_prov *prov, const char *host);
 
     // Registers. LIEN_EREGISTER after a report with the provider's reason (and the memory-lock limit where that is it).
@@ -251,12 +271,39 @@ struct lieni_net_ops {
     void (*stream_close)(struct lieni_stream *stream); // no event of it comes afterwards
 };
 
-// What a ctx runs on. `providers` is ended by NULL, in order of preference; `world` is passed to net open and, for sim, found by providers in env->self.
+// -- Networks: pure functions on addresses as text (provider/network.c), and what asks the system -------------------------------------
+
+// NULL if `list` is networks by comma ("10.1.0.0/16,fd00::/8"; no prefix: that address alone), or what is wrong with it.
+const char *lieni_networks_fault(const char *list);
+// Whether the numeric `address` is in one of them. False for what is no address.
+bool lieni_networks_have(const char *list, const char *address);
+// Whether both are in one network of `prefix` bits. Addresses of two families never are; all bits are compared where `prefix` is more.
+bool lieni_networks_meet(const char *a, const char *b, unsigned prefix);
+bool lieni_same_family(const char *a, const char *b);
+// Whether `list`, names by comma, names the candidate: its nic, its device without "/port", or its interface.
+bool lieni_nics_name(const char *list, const struct lieni_candidate *candidate);
+// Whether `name` is a numeric address.
+bool lieni_numeric(const char *name);
+// The numeric addresses of a host, by comma, into `list`. NULL, or why not. Blocks: asks the resolver.
+const char *lieni_resolve(const char *host, char *list, size_t size);
+// Where a bootstrap to "host", "host:port" or "[v6]:port" would go: numeric address of the peer, and the local one that the kernel's routes lead to (96 bytes each). NULL, or why not. Blocks.
+const char *lieni_route(const char *peer, char *remote, char *local);
+// "RLIMIT_MEMLOCK is N bytes" or "RLIMIT_MEMLOCK is unlimited".
+void lieni_memlock_text(char *text, size_t size);
+
+// A provider that this build does not have; `why` says what is there for it and what is missing.
+struct lieni_absent {
+    const char *name;
+    void (*why)(char *text, size_t size);
+};
+
+// What a ctx runs on. `absent` is ended by an empty name; NULL: none. `providers` is ended by NULL, in order of preference; `world` is passed to net open and, for sim, found by providers in env->self.
 struct lieni_platform {
     struct lieni_env env;
     const struct lieni_net_ops *net;
     void *net_world;
     const struct lieni_provider *const *providers;
+    const struct lieni_absent *absent;
 };
 
 // The real one: CLOCK_MONOTONIC, getrandom, sockets, and the providers of this build. provider/platform.c

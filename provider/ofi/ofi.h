@@ -69,6 +69,7 @@ struct lieni_ofi {
     bool
         connected_queues; // queues are as deep as asked for when the endpoint is made, and a connection leaves from the NIC's address
     const struct lieni_ofi_device_ops *device; // NULL: libfabric tells all there is
+    atomic_bool *offered; // libfabric has shown it once: it looks only once, too
 };
 
 enum lieni_ofi_ep_state {
@@ -211,6 +212,8 @@ void lieni_ofi_restore_signals(void);
 
 // -- ofi_domain.c ------------------------------------------------------------------------------------------------------------------
 
+// Whether libfabric has the provider, in a form that we can use, and this process is fit for it; if not, why.
+bool lieni_ofi_offered(const struct lieni_ofi *ofi, char *why, size_t size);
 int lieni_ofi_open(const struct lieni_ofi *ofi, const struct lieni_prov_args *args,
                    struct lieni_prov **prov);
 void lieni_ofi_close(struct lieni_prov *prov);
@@ -221,6 +224,11 @@ uint32_t lieni_ofi_read_depth(struct lieni_prov *prov, const char *host);
 int lieni_ofi_mr_reg(struct lieni_domain *domain, void *addr, size_t len, unsigned access,
                      struct lieni_mr **mr, struct lieni_mr_info *info);
 int lieni_ofi_mr_close(struct lieni_mr *mr);
+
+// -- ofi_candidates.c --------------------------------------------------------------------------------------------------------------
+
+// The kernel's interfaces, or one row that says why this provider cannot be used. For providers over the kernel's TCP.
+void lieni_ofi_candidates(const struct lieni_ofi *ofi, lieni_candidate_fn *tell, void *arg);
 
 // -- ofi_ep.c ----------------------------------------------------------------------------------------------------------------------
 

@@ -66,41 +66,65 @@ static const char *unusable(const struct lieni_ofi *ofi, const struct fi_info *i
     return NULL;
 }
 
-// The first usable info, alone, into *found. `host`: NULL, or the numeric address of the NIC.
-static int find(struct lieni_prov *prov, const char *host, int missing, struct fi_info **found)
+// The first usable info, alone, into *found; or why there is none. `host`: NULL, or the numeric address of the NIC.
+static bool look(const struct lieni_ofi *ofi, const char *host, struct fi_info **found, char *why,
+                 size_t size)
 {
-    struct fi_info *hints = make_hints(prov->ofi);
-    if (!hints)
-        return LIEN_ENOMEM;
     struct fi_info *list = NULL;
+    struct fi_info *hints = make_hints(ofi);
     uint64_t flags = host ? FI_SOURCE | FI_NUMERICHOST : 0;
-    int rc = fi_getinfo(LIENI_OFI_VERSION, host, NULL, flags, hints, &list);
-    fi_freeinfo(hints);
+    int rc = hints ? fi_getinfo(LIENI_OFI_VERSION, host, NULL, flags, hints, &list) : -FI_ENOMEM;
+    if (hints)
+        fi_freeinfo(hints);
     if (rc != 0) {
-        lieni_ofi_say(prov, LIEN_LOG_WARN, missing,
-                      "libfabric has no such provider with connected endpoints (FI_EP_MSG) and "
-                      "READ%s%s: %s (%d)",
-                      host ? " at address " : "", host ? host : "", fi_strerror(-rc), -rc);
-        return missing;
+        snprintf(why, size,
+                 "libfabric has no such provider with connected endpoints (FI_EP_MSG) and "
+                 "READ%s%s: %s (%d)",
+                 host ? " at address " : "", host ? host : "", fi_strerror(-rc), -rc);
+        return false;
     }
-    const char *why = "nothing was offered";
+    const char *fault = "nothing was offered";
     const struct fi_info *info;
     for (info = list; info; info = info->next) {
-        why = unusable(prov->ofi, info);
-        if (!why)
+        fault = unusable(ofi, info);
+        if (!fault)
             break;
     }
-    int code = 0;
-    if (!info) {
-        code = missing;
-        lieni_ofi_say(prov, LIEN_LOG_WARN, code, "libfabric's offer cannot be used: %s", why);
-    } else {
-        *found = fi_dupinfo(info);
-        if (!*found)
-            code = LIEN_ENOMEM;
-    }
+    *found = info ? fi_dupinfo(info) : NULL;
+    if (info && !*found)
+        fault = "out of memory";
+    if (fault)
+        snprintf(why, size, "libfabric's offer cannot be used: %s", fault);
     fi_freeinfo(list);
-    return code;
+    return !fault;
+}
+
+bool lieni_ofi_offered(const struct lieni_ofi *ofi, char *why, size_t size)
+{
+    struct fi_info *info = NULL;
+    const char *fault = lieni_ofi_environment_fault();
+    if (fault) {
+        snprintf(why, size, "%s", fault);
+        return false;
+    }
+    if (atomic_load(ofi->offered))
+        return true;
+    bool offered = look(ofi, NULL, &info, why, size);
+    lieni_ofi_restore_signals(); // fi_getinfo may have loaded libraries
+    if (offered) {
+        fi_freeinfo(info);
+        atomic_store(ofi->offered, true);
+    }
+    return offered;
+}
+
+static int find(struct lieni_prov *prov, const char *host, int missing, struct fi_info **found)
+{
+    char why[256];
+    if (look(prov->ofi, host, found, why, sizeof why))
+        return 0;
+    lieni_ofi_say(prov, LIEN_LOG_WARN, missing, "%s", why);
+    return missing;
 }
 
 // -- Provider ----------------------------------------------------------------------------------------------------------------------

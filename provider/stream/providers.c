@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "provider/interfaces.h"
 #include "provider/stream/stream.h"
 
 #ifdef LIENI_HAS_WS
@@ -20,14 +21,32 @@
 #define H2 NULL
 #endif
 
+static void absence(const struct lieni_stream_kind_of *kind, const char *library, char *text,
+                    size_t size)
+{
+    snprintf(text, size, "%s: this build has it not: %s was not there", kind->traits->name,
+             library);
+}
+
+static void candidates_of(const struct lieni_stream_kind_of *kind, const char *library,
+                          lieni_candidate_fn *tell, void *arg)
+{
+    struct lieni_candidate none = {.state = LIEN_CANDIDATE_REFUSED};
+    if (kind->carrier) {
+        lieni_interfaces(tell, arg);
+        return;
+    }
+    absence(kind, library, none.reason, sizeof none.reason);
+    tell(arg, &none);
+}
+
 static int open_kind(const struct lieni_stream_kind_of *kind, const char *library,
                      const struct lieni_prov_args *args, struct lieni_prov **prov)
 {
     if (kind->carrier)
         return lieni_stream_open(kind, args, prov);
     char text[128];
-    snprintf(text, sizeof text, "%s: this build has it not: %s was not there", kind->traits->name,
-             library);
+    absence(kind, library, text, sizeof text);
     args->report.say(args->report.self, LIEN_LOG_ERROR, LIEN_ENOPROVIDER, text);
     return LIEN_ENOPROVIDER;
 }
@@ -55,8 +74,14 @@ static int open_kind(const struct lieni_stream_kind_of *kind, const char *librar
     {                                                                                              \
         return open_kind(&id##_kind, library, args, prov);                                         \
     }                                                                                              \
-    const struct lieni_provider lieni_provider_##id = {                                            \
-        .traits = &id##_traits, .open = id##_open, LIENI_STREAM_OPS}
+    static void id##_candidates(lieni_candidate_fn *tell, void *arg)                               \
+    {                                                                                              \
+        candidates_of(&id##_kind, library, tell, arg);                                             \
+    }                                                                                              \
+    const struct lieni_provider lieni_provider_##id = {.traits = &id##_traits,                     \
+                                                       .candidates = id##_candidates,              \
+                                                       .open = id##_open,                          \
+                                                       LIENI_STREAM_OPS}
 
 PROVIDER(stream, &lieni_carrier_plain, false, "");
 PROVIDER(ws, WS, false, "libwslay or OpenSSL");

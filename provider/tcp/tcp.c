@@ -20,15 +20,22 @@ static const struct lieni_traits traits = {
     .posts_max = 16384, // nor here: it bounds the queue's memory
 };
 
-static const struct lieni_ofi ofi = {.traits = &traits, .mode = 0};
+static atomic_bool offered;
+static const struct lieni_ofi ofi = {.traits = &traits, .mode = 0, .offered = &offered};
 
 static int open_tcp(const struct lieni_prov_args *args, struct lieni_prov **prov)
 {
     return lieni_ofi_open(&ofi, args, prov);
 }
 
+static void candidates(lieni_candidate_fn *tell, void *arg)
+{
+    lieni_ofi_candidates(&ofi, tell, arg);
+}
+
 const struct lieni_provider lieni_provider_tcp = {
     .traits = &traits,
+    .candidates = candidates,
     .open = open_tcp,
     LIENI_OFI_OPS,
 };

@@ -6,6 +6,7 @@
 #define LIENI_VERBS_INTERNAL_H
 
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 #include "provider/ofi/ofi.h"
 #include "provider/verbs/verbs.h"
@@ -13,6 +14,15 @@
 extern const struct lieni_ofi_device_ops lieni_verbs_device_ops;
 
 const char *lieni_verbs_state_text(enum ibv_port_state state);
+
+// A connection identifier bound to the numeric address, to be destroyed: the one way that also knows IPoIB. NULL: no device serves it.
+struct rdma_cm_id *lieni_verbs_bind(const char *host);
+// Whether the device is software.
+bool lieni_verbs_soft(const char *device);
+// verbs_candidates.c: the addresses that devices serve with the state of their ports, and why others have none.
+void lieni_verbs_candidates(const struct lieni_ofi *ofi, lieni_candidate_fn *tell, void *arg);
+// A loopback address binds to any device and then reaches none.
+bool lieni_verbs_is_loopback(const char *host);
 
 // -- verbs_proof.c -----------------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,9 @@ static const struct lieni_traits traits = {
 // libfabric warns by it that a message may carry data of the remote completion queue, which only writes with immediate data would bring: there are none.
 #define MODE FI_RX_CQ_DATA
 
+static atomic_bool offered;
 static const struct lieni_ofi ofi = {.traits = &traits,
+                                     .offered = &offered,
                                      .mode = MODE,
                                      .protocol = FI_PROTO_RDMA_CM_IB_RC,
                                      .connected_queues = true,
@@ -38,8 +40,14 @@ static int open_verbs(const struct lieni_prov_args *args, struct lieni_prov **pr
     return lieni_ofi_open(&ofi, args, prov);
 }
 
+static void candidates(lieni_candidate_fn *tell, void *arg)
+{
+    lieni_verbs_candidates(&ofi, tell, arg);
+}
+
 const struct lieni_provider lieni_provider_verbs = {
     .traits = &traits,
+    .candidates = candidates,
     .open = open_verbs,
     LIENI_OFI_OPS,
 };

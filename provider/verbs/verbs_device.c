@@ -43,8 +43,7 @@ static struct ibv_context *open_named(const char *name)
     return context;
 }
 
-// A loopback address binds to any device and then reaches none.
-static bool is_loopback(const char *host)
+bool lieni_verbs_is_loopback(const char *host)
 {
     struct in_addr v4;
     struct in6_addr v6;
@@ -92,7 +91,8 @@ static int serves(struct lieni_prov *prov, const char *host)
 {
     char name[64];
     unsigned port;
-    if (host && !is_loopback(host) && lieni_verbs_device_at(host, name, sizeof name, &port) == 0)
+    if (host && !lieni_verbs_is_loopback(host) &&
+        lieni_verbs_device_at(host, name, sizeof name, &port) == 0)
         return 0;
     lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_ENODEV, "no RDMA device serves address %s",
                   host ? host : "(any)");
@@ -165,7 +165,7 @@ static void limits(void *self, struct lieni_limits *limits)
 static uint32_t read_depth(struct lieni_prov *prov, const char *host)
 {
     (void)prov;
-    return is_loopback(host) ? 0 : lieni_verbs_depth_at(host);
+    return lieni_verbs_is_loopback(host) ? 0 : lieni_verbs_depth_at(host);
 }
 
 static int event_fd(void *self)

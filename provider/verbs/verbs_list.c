@@ -13,8 +13,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <rdma/rdma_cma.h>
-
 #include "provider/verbs/internal.h"
 
 #define GIDS_MAX 1024
@@ -27,7 +25,7 @@ static const char *transport_of(const struct ibv_device *device)
 }
 
 // Software devices have no bus: the kernel puts them below /sys/devices/virtual.
-static bool is_soft(const char *name)
+bool lieni_verbs_soft(const char *name)
 {
     char path[128], target[512];
     snprintf(path, sizeof path, "/sys/class/infiniband/%s", name);
@@ -131,7 +129,7 @@ static int describe(struct ibv_device *handle, struct lieni_verbs_device *device
 {
     snprintf(device->name, sizeof device->name, "%s", ibv_get_device_name(handle));
     device->transport = transport_of(handle);
-    device->soft = is_soft(device->name);
+    device->soft = lieni_verbs_soft(device->name);
     device->guid = be64toh(ibv_get_device_guid(handle));
     struct ibv_context *context = ibv_open_device(handle);
     if (!context)
@@ -194,8 +192,7 @@ uint64_t lieni_verbs_memory_lock(void)
     return limit.rlim_cur;
 }
 
-// A connection identifier bound to the address: the one way that also knows IPoIB. NULL: no device serves it.
-static struct rdma_cm_id *bind_to(const char *host)
+struct rdma_cm_id *lieni_verbs_bind(const char *host)
 {
     struct addrinfo hints = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
@@ -214,7 +211,7 @@ static struct rdma_cm_id *bind_to(const char *host)
 
 int lieni_verbs_device_at(const char *host, char *name, size_t size, unsigned *port)
 {
-    struct rdma_cm_id *id = bind_to(host);
+    struct rdma_cm_id *id = lieni_verbs_bind(host);
     if (!id)
         return LIEN_ENODEV;
     snprintf(name, size, "%s", ibv_get_device_name(id->verbs->device));
@@ -237,7 +234,7 @@ __attribute__((format(printf, 3, 4))) static void add(char *text, size_t size, c
 
 int lieni_verbs_path_at(const char *host, char *text, size_t size)
 {
-    struct rdma_cm_id *id = bind_to(host);
+    struct rdma_cm_id *id = lieni_verbs_bind(host);
     if (!id)
         return LIEN_ENODEV;
     const char *name = ibv_get_device_name(id->verbs->device);
@@ -247,7 +244,7 @@ int lieni_verbs_path_at(const char *host, char *text, size_t size)
     memcpy(&own.gid, &id->route.addr.addr.ibaddr.sgid, sizeof own.gid);
     describe_gid(&own, &mine);
     snprintf(text, size, "device %s port %u%s, GID %s", name, id->port_num,
-             is_soft(name) ? " (made of software)" : "", mine.text);
+             lieni_verbs_soft(name) ? " (made of software)" : "", mine.text);
     // RoCE has one entry for each of its versions: which one is used is the kernel's setting (default_roce_mode).
     if (describe_gids(id->verbs, &port) == 0)
         for (size_t i = 0; i < port.n_gids; i++)
@@ -261,7 +258,7 @@ int lieni_verbs_path_at(const char *host, char *text, size_t size)
 
 uint32_t lieni_verbs_depth_at(const char *host)
 {
-    struct rdma_cm_id *id = bind_to(host);
+    struct rdma_cm_id *id = lieni_verbs_bind(host);
     if (!id)
         return 0;
     struct ibv_device_attr attr;

@@ -329,11 +329,15 @@ Test(channel, cancel_and_deadline)
         if (running)
             go(100);
         cr_assert_eq(info().calls_running, running);
+        cr_assert_eq(lien_channel_call_path(handle, NULL),
+                     running ? LIEN_PATH_SIM : LIEN_PATH_NONE);
         cr_assert_eq(lien_buf_mut(source, &data), LIEN_EBUSY);
         cr_assert_eq(lien_channel_call_cancel(handle), 0);
         cr_assert_eq(lien_buf_mut(source, &data), 0); // at once
         cr_assert_eq(lien_channel_call_cancel(handle), 0);
         expect(&s, LIEN_ECANCELED, 1000);
+        cr_assert_eq(lien_channel_call_path(handle, NULL),
+                     running ? LIEN_PATH_SIM : LIEN_PATH_NONE);
         cr_assert_eq(lien_channel_call_close(&handle), 0);
         cr_assert_null(handle);
     }

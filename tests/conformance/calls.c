@@ -82,7 +82,9 @@ static lien_request *take(struct cf_side *side)
 lien_request *cf_request(struct cf_side *side)
 {
     UNTIL(side, cf_has_request(side));
-    return take(side);
+    lien_request *request = take(side);
+    CHECK(side, lien_request_path(request, NULL) == side->driver->path);
+    return request;
 }
 
 void cf_desk_close(struct cf_side *side)

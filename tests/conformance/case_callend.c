@@ -438,6 +438,7 @@ static void drop_when_replied(struct cf_side *side)
     lien_call_opts opts = cf_call_opts(op);
     cf_call(side, side->link, "cf/echo", "x", 1, &opts, &call);
     cf_op_over(side, op, 0, 0);
+    CHECK(side, lien_call_path(call, NULL) == side->driver->path); // how it moved, once it has
     CHECK_RC(side, lien_call_cancel(call), 0);
     CHECK_RC(side, lien_call_close(&call), 0);
     CHECK_RC(side, atomic_load(&op->status), 0);
@@ -589,7 +590,7 @@ static void all_over(struct cf_side *side, struct at_end *e, int ended)
         UNTIL(side, atomic_load(&e->calls[i]->released));
         int status = atomic_load(&e->calls[i]->status);
         CHECK(side, status < 0 && (ended == 0 || status == ended));
-        CHECK_RC(side, atomic_load(&e->calls[i]->released_status), 0);
+        cf_op_ended(side, e->calls[i], status);
         UNTIL(side, e->reads[i]->refused || atomic_load(&e->reads[i]->released));
         UNTIL(side, e->writes[i]->refused || atomic_load(&e->writes[i]->released));
         if (!e->reads[i]->refused && atomic_load(&e->reads[i]->status) == 0)

@@ -180,7 +180,7 @@ static void close_by_reader(struct cf_side *side)
         void *p;
         struct cf_op *op = big_grant(side, &buf, &grant);
         lost_by_close(side);
-        cf_op_over(side, op, 0, 0);
+        cf_op_ended(side, op, 0);
         CHECK_RC(side, lien_buf_mut(buf, &p), 0);
         CHECK_RC(side, lien_grant_close(&grant), 0);
         lien_buf_free(&buf);
@@ -193,7 +193,7 @@ static void close_by_reader(struct cf_side *side)
     CHECK_RC(side, cf_read(side->link, &token, space, NULL, 0, 0, 0, op, NULL), 0);
     UNTIL(side, cf_stats(side).read_pieces_done >= 4);
     cf_close(side, side->link);
-    cf_op_over(side, op, LIEN_ECLOSED, 0);
+    cf_op_ended(side, op, LIEN_ECLOSED);
     CHECK_RC(side, lien_space_wait(space, 0), 0);
     lien_space_free(&space);
 }
@@ -209,7 +209,7 @@ static void close_by_owner(struct cf_side *side)
         CHECK_RC(side, lien_conn_close(&side->link->conn), 0);
         cf_tell(side, "c", 1);
         UNTIL(side, atomic_load(&side->link->closed));
-        cf_op_over(side, op, 0, 0);
+        cf_op_ended(side, op, 0);
         CHECK_RC(side, lien_grant_close(&grant), 0);
         lien_buf_free(&buf);
         return;
@@ -223,7 +223,7 @@ static void close_by_owner(struct cf_side *side)
     cf_tell(side, "4", 1);
     cf_hear_still(side, &word, 1);
     lost_by_close(side);
-    cf_op_over(side, op, LIEN_ECLOSED, 0);
+    cf_op_ended(side, op, LIEN_ECLOSED);
     CHECK_RC(side, lien_space_wait(space, 0), 0);
     lien_space_free(&space);
 }
@@ -273,7 +273,7 @@ static void close_ctx(struct cf_side *side)
     if (side->role == CF_OWNER) {
         struct cf_op *op = big_grant(side, &buf, &grant);
         lost_by_close(side);
-        cf_op_over(side, op, 0, 0);
+        cf_op_ended(side, op, 0);
         CHECK_RC(side, lien_grant_close(&grant), 0);
         lien_buf_free(&buf);
         return;

@@ -37,6 +37,7 @@ static void take(struct cf_side *side, uint64_t len)
     cf_take_token(side, side->link, &token);
     lien_space *space = cf_space_of(side, len);
     uint64_t before = cf_stats(side).read_bytes;
+    const lien_conn_info at_first = cf_info(side, side->link);
     struct cf_op *op = cf_op(side, "read", true);
     cf_sync(side);
     CHECK_RC(side, cf_read(side->link, &token, space, NULL, 0, LIEN_RELEASE, 0, op, &read), 0);
@@ -44,7 +45,10 @@ static void take(struct cf_side *side, uint64_t len)
     CHECK_RC(side, lien_space_wait(space, 0), 0);
     cf_check_space(side, space, 1, 1, len);
     CHECK_EQ(side, cf_stats(side).read_bytes - before, len);
-    CHECK(side, lien_read_path(read) == cf_info(side, side->link).path);
+    const lien_conn_info at_last = cf_info(side, side->link);
+    CHECK_EQ(side, at_last.read_bytes - at_first.read_bytes, len);
+    CHECK_EQ(side, at_last.reads_done - at_first.reads_done, 1);
+    CHECK(side, lien_read_path(read, NULL) == at_last.path);
     CHECK_RC(side, lien_read_close(&read), 0);
     CHECK(side, read == NULL);
     CHECK_RC(side, lien_space_take(space, &buf, 1), 0);

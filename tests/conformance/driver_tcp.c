@@ -93,6 +93,7 @@ static void thaw(struct cf_side *side)
     .turn = turn_threaded, .now_ms = now_ms, .freeze = freeze, .thaw = thaw
 #define LOOPBACK .host = "127.0.0.1", .host6 = "[::1]"
 #define TCP      LOOPBACK, .provider = "tcp", .path = LIEN_PATH_KERNEL
+#define SOCKETS  LOOPBACK, .path = LIEN_PATH_KERNEL, .ends_by_domain = true
 // The addresses of the RDMA device that ci/verbs-test makes.
 #define VERBS                                                                                      \
     .serves_frozen = true, .host = "10.9.2.1", .host6 = "[fd09:2::1]", .provider = "verbs",        \
@@ -101,6 +102,8 @@ static void thaw(struct cf_side *side)
 
 const struct cf_driver cf_tcp = {.name = "tcp", TCP, DRIVEN};
 const struct cf_driver cf_tcp_thread = {.name = "tcp-thread", TCP, THREADED};
+// libfabric's `sockets`, which an FI_PROVIDER of its own asks for: the runner's environment says it.
+const struct cf_driver cf_sockets = {.name = "sockets", .provider = "sockets", SOCKETS, DRIVEN};
 const struct cf_driver cf_verbs = {.name = "verbs", VERBS, DRIVEN};
 const struct cf_driver cf_verbs_thread = {.name = "verbs-thread", VERBS, THREADED};
 const struct cf_driver cf_stream = {.name = "stream", .provider = "stream", INLINE, DRIVEN};

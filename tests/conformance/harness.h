@@ -74,6 +74,8 @@ struct cf_driver {
     bool serves_frozen; // READs go on while the owner's process stands still
     const char *host;   // where the owner listens
     const char *host6;
+    bool
+        ends_by_domain; // evidence class (c): closed connections leave what was posted in quarantine till their domain ends
     int (*ctx_open)(struct cf_side *side, lien_ctx_opts *opts, lien_ctx **ctx);
     // Lets something happen; `still`: but not by this side's progress. May sleep for a ms or so.
     void (*turn)(struct cf_side *side, bool still);
@@ -83,8 +85,8 @@ struct cf_driver {
     void (*freeze)(struct cf_side *side);
     void (*thaw)(struct cf_side *side);
 };
-extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_verbs, cf_verbs_thread, cf_sim, cf_stream,
-    cf_stream_thread, cf_ws, cf_wss, cf_h2c, cf_h2;
+extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sockets, cf_verbs, cf_verbs_thread, cf_sim,
+    cf_stream, cf_stream_thread, cf_ws, cf_wss, cf_h2c, cf_h2;
 
 // One connection, at one side.
 struct cf_link {
@@ -230,6 +232,8 @@ void cf_op_done(void *arg, int status); // the two events, for options of the ca
 void cf_op_released(void *arg, int status);
 // Waits for both events and checks them.
 void cf_op_over(struct cf_side *side, struct cf_op *op, int status, int released);
+// The same for one that ended with its connection: memory is back, by way of quarantine where only the domain's end proves.
+void cf_op_ended(struct cf_side *side, struct cf_op *op, int status);
 
 // Grants, sends the token as a message's head.
 void cf_offer(struct cf_side *side, struct cf_link *link, lien_buf *const *bufs, size_t n,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // conformance [--provider P]... [--group G]... [--case C]...: runs the cases, each in processes of its own, and prints a table of provider by case and
-// "N passed, N failed". Without options: all. --list prints group and name of each case.
+// "N passed, N failed". Without options: all. --list prints group and name of each case, --traits what each provider of this build says of itself.
 //
 // A case that cannot run somewhere is listed in expected-limits with the reason; the table shows "-" for it. Inside, a process with --side runs one side (tcp) or both (sim).
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "provider/provider.h"
+#include "provider/sim/sim.h"
 #include "tests/conformance/harness.h"
 
 #define CASE_MS 900000u
@@ -38,8 +41,8 @@ static const struct cf_case *const lists[] = {
 #define N_LISTS (sizeof(lists) / sizeof(lists[0]))
 
 static const struct cf_driver *const drivers[] = {
-    &cf_sim, &cf_tcp, &cf_tcp_thread, &cf_verbs, &cf_verbs_thread, &cf_stream, &cf_stream_thread,
-    &cf_ws,  &cf_wss, &cf_h2c,        &cf_h2};
+    &cf_sim,    &cf_tcp,           &cf_tcp_thread, &cf_sockets, &cf_verbs, &cf_verbs_thread,
+    &cf_stream, &cf_stream_thread, &cf_ws,         &cf_wss,     &cf_h2c,   &cf_h2};
 #define N_DRIVERS (sizeof(drivers) / sizeof(drivers[0]))
 
 enum verdict {
@@ -170,6 +173,14 @@ static int run_sim(const struct cf_case *test)
     return rc;
 }
 
+// No case of two processes is about patience but those whose own settings say so: a busy machine, or a side that stands still, makes nobody dead.
+static void be_patient(void)
+{
+    setenv("LIEN_CONNECT_MS", "60000", 0);
+    setenv("LIEN_DEAD_MS", "60000", 0);
+    setenv("LIEN_READ_WATCHDOG_MS", "120000", 0);
+}
+
 static int run_side(const struct cf_case *test, const struct cf_driver *driver, const char *role,
                     int control)
 {
@@ -178,6 +189,7 @@ static int run_side(const struct cf_case *test, const struct cf_driver *driver, 
         return run_sim(test);
     side_init(&side, test, driver, strcmp(role, "owner") == 0 ? CF_OWNER : CF_READER, control);
     setenv("LIEN_PROVIDER", driver->provider, 1);
+    be_patient();
     int pid = getpid(), peer;
     cf_tell(&side, &pid, sizeof(pid));
     cf_hear(&side, &peer, sizeof(peer));
@@ -330,6 +342,27 @@ static int run_all(const char *self)
     return failed > 0 || passed == 0;
 }
 
+// What ci/matrix says of providers, in its own words there.
+static void print_trait(const struct lieni_traits *t)
+{
+    printf("traits %s path=%s ep_end=%d domain_end=%d domain_per_conn=%d only_if_asked=%d "
+           "refused_read_kills=%d read_piece_max=%" PRIu32 " read_bytes_max=%" PRIu32
+           " reads_max=%" PRIu32 " read_batch_max=%" PRIu64 "\n",
+           t->name, lien_path_name(t->path), t->ep_end_proves, t->domain_end_proves,
+           t->domain_per_conn, t->only_if_asked, t->refused_read_kills, t->read_piece_max,
+           t->read_bytes_max, t->reads_max, t->read_batch_max);
+}
+
+static void print_traits(void)
+{
+    const struct lieni_provider *const *p = lieni_platform_real()->providers;
+    struct lieni_sim_config sim;
+    for (; *p; p++)
+        print_trait((*p)->traits);
+    lieni_sim_config_init(&sim, LIENI_SIM_TCP); // as driver_sim.c has it
+    print_trait(&sim.traits);
+}
+
 static void list_all(void)
 {
     for (size_t i = 0; i < N_LISTS; i++) {
@@ -366,6 +399,10 @@ int main(int argc, char **argv)
             list_all();
             return 0;
         }
+        if (strcmp(argv[i], "--traits") == 0) {
+            print_traits();
+            return 0;
+        }
         if (strcmp(argv[i], "--provider") == 0)
             add(&providers, value, find_driver(value) != NULL);
         else if (strcmp(argv[i], "--group") == 0)
@@ -377,8 +414,9 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--control") == 0)
             control = (int)strtol(value, NULL, 10);
         else {
-            fprintf(stderr, "usage: conformance [--list] [--provider P]... [--group G]... "
-                            "[--case C]...\n");
+            fprintf(stderr,
+                    "usage: conformance [--list] [--traits] [--provider P]... [--group G]... "
+                    "[--case C]...\n");
             return 2;
         }
     }

@@ -37,6 +37,11 @@ static void starts(void)
     // Nobody serves it.
     ANSWERS(LIEN_ENOTFOUND, lien_call_wait, w.ab, "s/m", NULL, 0, NULL, NULL);
     ANSWERS(0, lien_call_start, w.ab, "s/m", NULL, 0, NULL, &call);
+    bool soft = true;
+    ANSWERS(LIEN_PATH_KERNEL, lien_call_path, call, &soft);
+    CHECK(!soft);
+    ANSWERS(LIEN_PATH_NONE, lien_call_path, NULL, &soft);
+    ANSWERS(LIEN_PATH_NONE, lien_request_path, NULL, &soft);
     ANSWERS(0, lien_call_cancel, call);
     ANSWERS(0, lien_call_close, &call);
     CHECK(call == NULL);

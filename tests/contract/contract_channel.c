@@ -113,6 +113,9 @@ static void calls(lien_channel *channel)
     // Nobody serves it.
     ANSWERS(LIEN_ENOTFOUND, lien_channel_call_wait, channel, "s/m", NULL, 0, NULL, NULL);
     ANSWERS(0, lien_channel_call_start, channel, "s/m", NULL, 0, NULL, &call);
+    lien_path path = lien_channel_call_path(call, NULL);
+    CHECK(path == LIEN_PATH_KERNEL || path == LIEN_PATH_NONE); // not sent yet
+    ANSWERS(LIEN_PATH_NONE, lien_channel_call_path, NULL, NULL);
     ANSWERS(0, lien_channel_call_cancel, call);
     ANSWERS(0, lien_channel_call_close, &call);
     CHECK(call == NULL);

@@ -231,6 +231,7 @@ static void channels(void)
     FORKED(lien_channel_call_start, w.channel, "s/m", NULL, 0, NULL, &call);
     FORKED(lien_channel_call_wait, w.channel, "s/m", NULL, 0, NULL, NULL);
     FORKED(lien_channel_call_cancel, w.channel_call);
+    NONE(lien_channel_call_path, w.channel_call, NULL);
     FORKED(lien_channel_call_close, &w.channel_call);
     FORKED(lien_channel_close_wait, &w.channel, LIEN_FOREVER);
     FORKED(lien_channel_close, &w.channel);
@@ -260,7 +261,8 @@ static void transfers(void)
     FORKED(lien_read_start, w.ab, token, n, w.space, NULL, NULL);
     FORKED(lien_read_wait, w.ab, token, n, bufs, 1, NULL);
     FORKED(lien_read_cancel, w.read);
-    NONE(lien_read_path, w.read);
+    NONE(lien_read_path, w.read, NULL);
+    NONE(lien_msg_path, w.msg, NULL);
     FORKED(lien_release, w.ab, token, n);
     CHECK(!msg && !other && !grant && bufs[0] == w.buf);
 }
@@ -276,6 +278,7 @@ static void calls(void)
     FORKED(lien_call_start, w.ab, "s/m", NULL, 0, NULL, &call);
     FORKED(lien_call_wait, w.ab, "s/m", NULL, 0, NULL, &msg);
     FORKED(lien_call_cancel, w.call);
+    NONE(lien_call_path, w.call, NULL);
     FORKED(lien_call_close, &w.call);
     FORKED(lien_request_args, request, &data, &len);
     NONE(lien_request_body, request);
@@ -284,6 +287,7 @@ static void calls(void)
     NONE(lien_request_read_len, request);
     NONE(lien_request_write_len, request);
     NONE(lien_request_left_ms, request);
+    NONE(lien_request_path, request, NULL);
     ANSWERS(1, lien_request_cancelled, request);
     FORKED(lien_request_on_cancel, request, NULL, NULL);
     FORKED(lien_request_read, request, w.space, NULL);

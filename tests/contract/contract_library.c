@@ -7,6 +7,55 @@
 #include <limits.h>
 #include <signal.h>
 
+static void count_option(const lien_option_info *option, void *arg)
+{
+    CHECK(option->size == sizeof *option && option->key[0] && option->value);
+    ++*(unsigned *)arg;
+}
+
+static void count_candidate(const lien_candidate_info *candidate, void *arg)
+{
+    CHECK(candidate->size == sizeof *candidate && candidate->provider[0]);
+    *(unsigned *)arg += candidate->chosen;
+}
+
+static void no_line(const lien_log_line *line, void *arg)
+{
+    (void)line;
+    (void)arg;
+}
+
+static void diagnosis(void)
+{
+    static const char *const bad[] = {"no_such_key=1", NULL};
+    static const char *const none[] = {"provider=no_such_provider", NULL};
+    static const char *const network[] = {"subnet=10.0.0.0/33", NULL};
+    unsigned n = 0;
+    lien_ctx_opts opts;
+    lien_ctx_opts_init(&opts);
+    opts.log = no_line;
+    REFUSES(LIEN_EINVAL, lien_options_each, &opts, NULL, NULL);
+    REFUSES(LIEN_EINVAL, lien_candidates_each, &opts, NULL, NULL, NULL);
+    BAD_SIZES(lien_ctx_opts, lien_ctx_opts_init, o,
+              REFUSES(refusal, lien_options_each, o, count_option, &n));
+    BAD_SIZES(lien_ctx_opts, lien_ctx_opts_init, o,
+              REFUSES(refusal, lien_candidates_each, o, NULL, count_candidate, &n));
+    opts.settings = bad;
+    REFUSES(LIEN_EOPTION, lien_options_each, &opts, count_option, &n);
+    REFUSES(LIEN_EOPTION, lien_candidates_each, &opts, NULL, count_candidate, &n);
+    opts.settings = network;
+    REFUSES(LIEN_EOPTION, lien_candidates_each, &opts, NULL, count_candidate, &n);
+    opts.settings = none;
+    REFUSES(LIEN_ENOPROVIDER, lien_candidates_each, &opts, NULL, count_candidate, &n);
+    opts.settings = NULL;
+    REFUSES(LIEN_EADDR, lien_candidates_each, &opts, "[::1", count_candidate, &n);
+    CHECK(n == 0);
+    ANSWERS(0, lien_candidates_each, &opts, "127.0.0.1:7", count_candidate, &n);
+    CHECK(n == 1);
+    ANSWERS(0, lien_options_each, &opts, count_option, &n);
+    CHECK(n > 30);
+}
+
 void contract_library(void)
 {
     static const int strange[] = {1, INT_MAX, INT_MIN, -99, -1000};
@@ -19,6 +68,10 @@ void contract_library(void)
         CHECK(strcmp(lien_errname(strange[i]), "LIEN_EUNKNOWN") == 0);
         ANSWERS(LIEN_SCOPE_BUG, lien_errscope, strange[i]);
     }
+    contract_note("lien_path_name");
+    CHECK(strcmp(lien_path_name(LIEN_PATH_KERNEL), "kernel") == 0);
+    CHECK(strcmp(lien_path_name((lien_path)99), "unknown") == 0);
+    diagnosis();
     CALLS(lien_ctx_opts_init, NULL);
     CALLS(lien_pool_opts_init, NULL);
     CALLS(lien_mem_opts_init, NULL);
@@ -85,7 +138,7 @@ static void opening(void)
     REFUSES(LIEN_ENOPROVIDER, lien_ctx_open, &opts, &ctx);
     // libfabric's own variable: asked for alone, and against the option.
     const char *const tcp[] = {"provider=tcp", NULL};
-    CHECK(setenv("FI_PROVIDER", "sockets", 1) == 0);
+    CHECK(setenv("FI_PROVIDER", "udp", 1) == 0);
     REFUSES(LIEN_ENOPROVIDER, lien_ctx_open, NULL, &ctx);
     opts.settings = tcp;
     REFUSES(LIEN_EOPTION, lien_ctx_open, &opts, &ctx);

@@ -257,7 +257,8 @@ static void read_start(const lien_token *t, lien_space *space, lien_space *forei
     REFUSES(LIEN_EINVAL, lien_read_cancel, NULL);
     REFUSES(LIEN_EINVAL, lien_read_close, NULL);
     REFUSES(LIEN_EINVAL, lien_read_close, &none);
-    ANSWERS(LIEN_PATH_NONE, lien_read_path, NULL);
+    ANSWERS(LIEN_PATH_NONE, lien_read_path, NULL, NULL);
+    ANSWERS(LIEN_PATH_NONE, lien_msg_path, NULL, NULL);
     CHECK(read == UNTOUCHED);
 }
 
@@ -317,7 +318,7 @@ void contract_read(void)
     lien_read *read = NULL;
     ANSWERS(0, lien_read_start, w.ab, lent.token.bytes, lent.token.len, space, &opts, &read);
     ANSWERS(0, lien_space_wait, space, 5000);
-    ANSWERS(LIEN_PATH_KERNEL, lien_read_path, read);
+    ANSWERS(LIEN_PATH_KERNEL, lien_read_path, read, NULL);
     ANSWERS(0, lien_read_cancel, read); // over already: no effect
     ANSWERS(0, lien_read_close, &read);
     CHECK(!read && lien_space_take(space, &target, 1) == 0);

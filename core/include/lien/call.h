@@ -63,6 +63,8 @@ LIEN_API const char *lien_request_method(const lien_request *request);
 // Bytes of the caller's read space and write space; 0: none.
 LIEN_API uint64_t lien_request_read_len(const lien_request *request);
 LIEN_API uint64_t lien_request_write_len(const lien_request *request);
+// How bytes of its spaces and bodies move, or moved; `soft` as for lien_read_path().
+LIEN_API lien_path lien_request_path(const lien_request *request, bool *soft);
 // Milliseconds until the deadline; 0 once it passed.
 LIEN_API uint32_t lien_request_left_ms(lien_request *request);
 // Whether nobody waits for the reply any more: cancelled, past its deadline, or the connection is lost. The reply will be discarded.
@@ -165,6 +167,8 @@ LIEN_API int lien_call_start(lien_conn *conn, const char *method, const void *ar
                              const lien_call_opts *opts, lien_call **call);
 // Ends it with LIEN_ECANCELED unless it ended. The read space's buffers are writable when this returns. No effect afterwards.
 LIEN_API int lien_call_cancel(lien_call *call);
+// How bytes of its spaces and bodies move, or moved; `soft` as for lien_read_path().
+LIEN_API lien_path lien_call_path(const lien_call *call, bool *soft);
 // Cancels if it runs, gives up the handle, stores NULL; the callbacks still run.
 LIEN_API int lien_call_close(lien_call **call);
 // Blocking twin: returns what on_done would say, at the deadline at the latest; waits for credit within it. *reply as there (`reply` may be NULL). The write space may still be lent: lien_space_wait().

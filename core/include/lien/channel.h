@@ -94,6 +94,8 @@ LIEN_API int lien_channel_call_start(lien_channel *channel, const char *method, 
                                      lien_channel_call **call);
 // Ends it with LIEN_ECANCELED unless it ended. The read space's buffers are writable when this returns. No effect afterwards.
 LIEN_API int lien_channel_call_cancel(lien_channel_call *call);
+// How bytes of its spaces and bodies move, or moved, on the connection it was sent on last; LIEN_PATH_NONE before. `soft` as for lien_read_path().
+LIEN_API lien_path lien_channel_call_path(const lien_channel_call *call, bool *soft);
 // Cancels if it runs, gives up the handle, stores NULL; the callbacks still run.
 LIEN_API int lien_channel_call_close(lien_channel_call **call);
 // Blocking twin: returns what on_done would say, at the deadline at the latest; waits for room in the queue within it. *reply as there (`reply` may be NULL). The

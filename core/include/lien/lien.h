@@ -127,7 +127,7 @@ typedef struct lien_ctx_opts {
     unsigned flags; // LIEN_APP_DRIVEN, LIEN_KEEP_NOFILE
     const char *const *
         settings; // "key=value" strings ended by NULL, or NULL; keys: docs/man/lien_options.5. A setting
-                  // given here wins over the environment (LIEN_KEY), which wins over the default
+    // given here wins over the environment (LIEN_KEY), which wins over the file of option `config` (LIEN_CONFIG), which wins over the default
     lien_log_fn *log; // NULL: lines at or above option log_level go to stderr
     void *log_arg;
     // Pre-shared keys, at most 16; none, and no option psk_file: peers are not authenticated. Connections that this ctx opens prove the first, those that it accepts may have proved any; a peer
@@ -395,6 +395,9 @@ typedef enum lien_path {
     LIEN_PATH_SIM = 4     // the simulator
 } lien_path;
 
+// What a path is called in logs and by lien-info(1): "none", "rdma", "kernel", "inline", "sim"; "unknown" for other numbers. Static storage.
+LIEN_API const char *lien_path_name(lien_path path);
+
 typedef struct lien_conn_info {
     size_t size;
     uint64_t id; // the same in both peers' logs
@@ -414,6 +417,19 @@ typedef struct lien_conn_info {
     uint64_t grants_live;
     uint64_t grants_bytes;
     uint64_t quarantined_bytes;
+    bool soft;      // the device is software (path rdma)
+    char nic[64];   // device and port, or interface; "" where the kernel's routes choose it
+    char local[96]; // our end's numeric address
+    // Limits: bytes of one READ and of all outstanding ones, and their number.
+    uint64_t read_piece_max;
+    uint64_t read_bytes_max;
+    uint32_t reads_max;
+    // Counters since the connection was begun.
+    uint64_t messages_sent;
+    uint64_t messages_received;
+    uint64_t reads_done; // lien_read operations
+    uint64_t reads_failed;
+    uint64_t read_bytes; // that came by READs, of whatever they belonged to
 } lien_conn_info;
 
 // Fills the first info->size bytes of *info.
@@ -514,6 +530,8 @@ LIEN_API int lien_msg_head(const lien_msg *msg, const void **data, size_t *len);
 LIEN_API lien_buf *lien_msg_body(lien_msg *msg);
 // Moves the body out. LIEN_ENOTFOUND: none.
 LIEN_API int lien_msg_take_body(lien_msg *msg, lien_buf **buf);
+// How its body moved; `soft` as for lien_read_path().
+LIEN_API lien_path lien_msg_path(const lien_msg *msg, bool *soft);
 // Frees it, gives its credit back to the peer, stores NULL. Also after the connection ended.
 LIEN_API void lien_msg_free(lien_msg **msg);
 
@@ -603,8 +621,8 @@ LIEN_API int lien_read_start(lien_conn *conn, const void *token, size_t token_le
                              lien_space *space, const lien_read_opts *opts, lien_read **read);
 // on_done(LIEN_ECANCELED) runs soon, unless done is already under way; the space comes back on evidence. Pieces not yet posted are not posted.
 LIEN_API int lien_read_cancel(lien_read *read);
-// How its bytes moved.
-LIEN_API lien_path lien_read_path(const lien_read *read);
+// How its bytes move, or moved: also after the connection ended. `soft` (may be NULL): whether a device that is software, such as Soft-RoCE, did it. LIEN_PATH_NONE: not known.
+LIEN_API lien_path lien_read_path(const lien_read *read, bool *soft);
 // Cancels if it runs, gives up the handle, stores NULL; the callbacks still run.
 LIEN_API int lien_read_close(lien_read **read);
 // Blocking twin with slots: moves the buffers out of `slots` and puts them back before it returns, with evidence; after LIEN_EQUARANTINED the slots stay
@@ -621,5 +639,6 @@ LIEN_API int lien_release(lien_conn *conn, const void *token, size_t token_len);
 
 #include <lien/call.h>
 #include <lien/channel.h>
+#include <lien/info.h>
 
 #endif
