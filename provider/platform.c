@@ -10,6 +10,7 @@
 #include "provider/bootstrap.h"
 #include "provider/stream/providers.h"
 #include "provider/tcp/tcp.h"
+#include "provider/ucx/ucx_provider.h"
 #include "provider/verbs/verbs.h"
 
 static uint64_t now(void *self)
@@ -36,8 +37,9 @@ static void random_bytes(void *self, void *buf, size_t len)
 }
 
 static const struct lieni_provider *const providers[] = {
-    &lieni_provider_tcp, &lieni_provider_verbs, &lieni_provider_stream, &lieni_provider_ws,
-    &lieni_provider_wss, &lieni_provider_h2c,   &lieni_provider_h2,     NULL};
+    &lieni_provider_tcp, &lieni_provider_verbs, &lieni_provider_stream,
+    &lieni_provider_ws,  &lieni_provider_wss,   &lieni_provider_h2c,
+    &lieni_provider_h2,  &lieni_provider_ucx,   NULL};
 
 static const struct lieni_platform platform = {
     .env = {.self = NULL, .now = now, .random = random_bytes},
