@@ -198,6 +198,8 @@ enum lieni_ucx_kind {
     LIENI_UCX_KINDS
 };
 
+#define LIENI_UCX_BYE 'B' // over the line: the sender leaves, and no READ of its is unanswered
+
 struct lieni_ucx_post {
     TAILQ_ENTRY(lieni_ucx_post) link;
     struct lieni_ep *ep;
@@ -257,7 +259,9 @@ struct lieni_ep {
     bool can_accept;
     struct lieni_ucx_lanes lanes;
     unsigned n_lanes;
-    uint64_t token; // that messages to us must have
+    uint64_t token;              // that messages to us must have
+    struct lieni_ucx_lane *line; // of lanes: the socket to the peer, kept open until the end
+    bool bye;                    // it came over the line
     ucp_worker_h worker;
     int worker_fd;
     ucp_ep_h uep;
@@ -296,7 +300,8 @@ int lieni_ucx_connect(struct lieni_domain *domain, const struct lieni_ep_args *a
                       struct lieni_ep **ep);
 // Serves an endpoint that is HALF. True: *event was made, UP or FAILED.
 bool lieni_ucx_opening(struct lieni_ep *ep, struct lieni_event *event);
-void lieni_ucx_close_lanes(struct lieni_ep *ep);
+// All but the line, or all; and the listener.
+void lieni_ucx_close_lanes(struct lieni_ep *ep, bool line);
 
 // -- ucx_peer.c ------------------------------------------------------------------------------------------------------------------------
 
@@ -305,7 +310,8 @@ int lieni_ucx_peer(struct lieni_ep *ep, const void *address); // makes ep->uep
 bool lieni_ucx_push(struct lieni_ep *ep); // gives UCX what is due; false: nothing was
 bool lieni_ucx_turn(struct lieni_ep *ep); // push and progress; true: there may be more
 void lieni_ucx_break(struct lieni_ep *ep, int code, int error); // it is over, unless it was
-void lieni_ucx_worker_end(struct lieni_ep *ep, bool flush);
+// Ends UCX for it, and the line: what was sent before is flushed if `flush`.
+void lieni_ucx_end(struct lieni_ep *ep, bool flush);
 
 static inline uint32_t lieni_ucx_get32(const uint8_t *at)
 {

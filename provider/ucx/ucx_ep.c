@@ -275,8 +275,7 @@ void lieni_ucx_shutdown(struct lieni_ep *ep)
     pthread_mutex_unlock(&ep->lock);
     if (was == LIENI_UCX_CLOSING)
         return;
-    lieni_ucx_close_lanes(ep);
-    lieni_ucx_worker_end(ep, was == LIENI_UCX_UP && !ep->broken);
+    lieni_ucx_end(ep, was == LIENI_UCX_UP && !ep->broken);
     lieni_ucx_touch(ep); // its posts are to be flushed
 }
 

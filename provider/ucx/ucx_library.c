@@ -16,6 +16,7 @@
 #include "provider/ucx/ucx.h"
 
 #define LIBRARY "libucp.so.0"
+#define HOOKS   "libucm.so.0"
 
 struct lieni_ucx_calls lieni_ucx;
 
@@ -56,26 +57,43 @@ static bool find(void *handle, const char *name, void *to)
     void *at = dlsym(handle, name);
     memcpy(to, &at, sizeof at);
     if (!at)
-        snprintf(fault, sizeof fault, "%s has no %s", LIBRARY, name);
+        snprintf(fault, sizeof fault, "UCX has no %s", name);
     return at != NULL;
+}
+
+static ucm_global_config_t *hooks;
+
+// libucs patches mmap and munmap while it is loaded, by libucm, unless that was made ready before with this forbidden. Lazy: libucm alone misses a function of libucs's, which it calls for hooks only.
+static bool forbid_hooks(void)
+{
+    void (*set)(const ucm_global_config_t *);
+    void *handle = dlopen(HOOKS, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
+    if (!handle) {
+        snprintf(fault, sizeof fault, "its memory hooks cannot be forbidden: %s", dlerror());
+        return false;
+    }
+    if (!find(handle, "ucm_global_opts", &hooks) || !find(handle, "ucm_set_global_opts", &set))
+        return false;
+    ucm_global_config_t none = *hooks;
+    none.enable_events = none.enable_malloc_hooks = none.enable_malloc_reloc = 0;
+    none.enable_dynamic_mmap_thresh = 0;
+    none.mmap_hook_mode = UCM_MMAP_HOOK_NONE;
+    set(&none);
+    return true;
 }
 
 static bool find_all(void *handle)
 {
     struct lieni_ucx_calls calls;
     void (*push)(ucs_log_func_t);
-    ucm_global_config_t *hooks;
 #define X(name)                                                                                    \
     if (!find(handle, #name, &calls.name))                                                         \
         return false;
     LIENI_UCX_CALLS(X)
 #undef X
-    if (!find(handle, "ucs_log_push_handler", &push) || !find(handle, "ucm_global_opts", &hooks))
+    if (!find(handle, "ucs_log_push_handler", &push))
         return false;
-    hooks->enable_events = 0;
-    hooks->enable_malloc_hooks = 0;
-    hooks->enable_malloc_reloc = 0;
-    hooks->enable_dynamic_mmap_thresh = 0;
+    hooks->enable_events = 0; // libucs set its own meanwhile
     if (!getenv("UCX_LOG_LEVEL") && !getenv("UCX_LOG_FILE"))
         push(hear);
     lieni_ucx = calls;
@@ -93,7 +111,12 @@ static void *load_quietly(void)
     for (int i = 1; i <= 64; i++)
         known[i] = sigaction(i, NULL, &actions[i]) == 0;
     bool has_stack = sigaltstack(NULL, &stack) == 0;
-    void *handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *handle = NULL;
+    if (forbid_hooks()) {
+        handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        if (!handle)
+            snprintf(fault, sizeof fault, "%s", dlerror());
+    }
     for (int i = 1; i <= 64; i++) {
         struct sigaction now;
         if (known[i] && sigaction(i, NULL, &now) == 0 &&
@@ -112,10 +135,7 @@ const char *lieni_ucx_load(void)
     fault[0] = '\0';
     if (!loaded) {
         void *handle = load_quietly();
-        if (!handle)
-            snprintf(fault, sizeof fault, "%s", dlerror());
-        else
-            loaded = find_all(handle);
+        loaded = handle && find_all(handle);
     }
     const char *why = loaded ? NULL : fault;
     pthread_mutex_unlock(&lock);

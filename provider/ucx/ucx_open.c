@@ -36,6 +36,8 @@ static void lane_close(struct lieni_ucx_lane *lane)
     close(lane->fd);
     TAILQ_REMOVE(&ep->lanes, lane, link);
     ep->n_lanes--;
+    if (ep->line == lane)
+        ep->line = NULL;
     free(lane);
 }
 
@@ -60,11 +62,14 @@ static int lane_new(struct lieni_ep *ep, int fd, int error)
     return code;
 }
 
-void lieni_ucx_close_lanes(struct lieni_ep *ep)
+void lieni_ucx_close_lanes(struct lieni_ep *ep, bool line)
 {
-    struct lieni_ucx_lane *lane;
-    while ((lane = TAILQ_FIRST(&ep->lanes)))
-        lane_close(lane);
+    struct lieni_ucx_lane *lane, *next;
+    for (lane = TAILQ_FIRST(&ep->lanes); lane; lane = next) {
+        next = TAILQ_NEXT(lane, link);
+        if (line || lane != ep->line)
+            lane_close(lane);
+    }
     if (ep->listen_fd >= 0) {
         epoll_ctl(ep->prov->epfd, EPOLL_CTL_DEL, ep->listen_fd, NULL);
         close(ep->listen_fd);
@@ -156,7 +161,7 @@ int lieni_ucx_listen(struct lieni_domain *domain, const struct lieni_ep_args *ar
     snprintf(ep->peer, sizeof ep->peer, "listener %.64s port %u", args->host, bound);
     code = lieni_ucx_watch(prov, fd, true, &ep->listen_watch);
     if (code != 0) {
-        lieni_ucx_close_lanes(ep);
+        lieni_ucx_close_lanes(ep, true);
         lieni_ucx_ep_free(ep);
         return code;
     }
@@ -380,14 +385,15 @@ bool lieni_ucx_opening(struct lieni_ep *ep, struct lieni_event *event)
     struct lieni_ucx_lane *lane, *next;
     if (ep->server && ep->can_accept)
         accept_some(ep);
-    for (lane = TAILQ_FIRST(&ep->lanes); lane; lane = next) {
+    for (lane = TAILQ_FIRST(&ep->lanes); lane && !ep->line; lane = next) {
         next = TAILQ_NEXT(lane, link);
         if (!lane->ready)
             continue;
         bool own = false;
         int rc = advance(lane, &own);
         if (rc == 0) {
-            lieni_ucx_close_lanes(ep);
+            ep->line = lane;
+            lieni_ucx_close_lanes(ep, false);
             break;
         }
         if (rc == LIEN_EAGAIN) {
@@ -402,5 +408,5 @@ bool lieni_ucx_opening(struct lieni_ep *ep, struct lieni_event *event)
         if (!ep->server || own)
             return told(ep, event, LIENI_UCX_FAILED, rc, error);
     }
-    return ep->uep && TAILQ_EMPTY(&ep->lanes) && greeting(ep, event);
+    return ep->line && greeting(ep, event);
 }

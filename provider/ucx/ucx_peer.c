@@ -6,11 +6,13 @@
 // order ends the connection; how many receives the sender has posted in all, so that no message comes without one. What the peer says is checked here; what UCX itself does with bytes of the
 // wire is not (docs/ucx.md).
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "provider/ucx/ucx.h"
 
@@ -490,9 +492,26 @@ bool lieni_ucx_push(struct lieni_ep *ep)
     return any;
 }
 
+// The peer ended, with READs that it still waits for, or it died. UCX 1.13 aborts the process when it cannot send the answer to such a READ, so it must not see one after that: asked before
+// each progress. After BYE there are none, and what the peer sent last is still to be had: there UCX tells of the end.
+static bool peer_left(struct lieni_ep *ep)
+{
+    uint8_t word;
+    if (ep->bye || !ep->line)
+        return false;
+    ssize_t n = recv(ep->line->fd, &word, 1, MSG_DONTWAIT);
+    ep->bye = n == 1 && word == LIENI_UCX_BYE;
+    if (ep->bye || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+        return false;
+    lieni_ucx_break(ep, n == 1 ? LIEN_EPROTO : LIEN_ECLOSED, n < 0 ? errno : 0);
+    return true;
+}
+
 bool lieni_ucx_turn(struct lieni_ep *ep)
 {
     for (unsigned round = 0; round < ROUNDS && !ep->broken; round++) {
+        if (peer_left(ep))
+            return true;
         bool pushed = lieni_ucx_push(ep);
         if (lieni_ucx.ucp_worker_progress(ep->worker) == 0 && !pushed)
             return false;
@@ -564,7 +583,8 @@ static void flush(struct lieni_ep *ep)
     void *request = lieni_ucx.ucp_ep_flush_nbx(ep->uep, &param);
     if (!UCS_PTR_IS_PTR(request))
         return;
-    while (!ep->broken && lieni_ucx.ucp_request_check_status(request) == UCS_INPROGRESS &&
+    while (!ep->broken && !peer_left(ep) &&
+           lieni_ucx.ucp_request_check_status(request) == UCS_INPROGRESS &&
            env->now(env->self) < until) {
         struct pollfd fd = {.fd = ep->worker_fd, .events = POLLIN};
         if (lieni_ucx.ucp_worker_progress(ep->worker) == 0 &&
@@ -574,16 +594,24 @@ static void flush(struct lieni_ep *ep)
     lieni_ucx.ucp_request_free(request);
 }
 
-void lieni_ucx_worker_end(struct lieni_ep *ep, bool flush_first)
+static bool reads_fly(struct lieni_ep *ep)
+{
+    struct lieni_ucx_post *post;
+    pthread_mutex_lock(&ep->lock);
+    TAILQ_FOREACH(post, &ep->flying, link)
+    {
+        if (post->read)
+            break;
+    }
+    pthread_mutex_unlock(&ep->lock);
+    return post != NULL;
+}
+
+static void worker_end(struct lieni_ep *ep)
 {
     const ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                        .flags = UCP_EP_CLOSE_FLAG_FORCE};
     struct lieni_ucx_key *key;
-    if (!ep->worker)
-        return;
-    if (ep->uep && flush_first)
-        flush(ep);
-    ep->cancelled = true;
     if (ep->uep) {
         void *request = lieni_ucx.ucp_ep_close_nbx(ep->uep, &force);
         if (UCS_PTR_IS_PTR(request))
@@ -591,7 +619,6 @@ void lieni_ucx_worker_end(struct lieni_ep *ep, bool flush_first)
     }
     while ((key = TAILQ_FIRST(&ep->keys)))
         drop_key(ep, key);
-    lieni_ucx_untouch(ep);
     if (ep->worker_fd >= 0)
         epoll_ctl(ep->prov->epfd, EPOLL_CTL_DEL, ep->worker_fd, NULL);
     lieni_ucx.ucp_worker_destroy(ep->worker); // and with it worker_fd
@@ -599,4 +626,20 @@ void lieni_ucx_worker_end(struct lieni_ep *ep, bool flush_first)
     ep->uep = NULL;
     for (unsigned i = 0; i < LIENI_UCX_KINDS; i++)
         control_over(&ep->controls[i]);
+}
+
+void lieni_ucx_end(struct lieni_ep *ep, bool flush_first)
+{
+    const uint8_t bye = LIENI_UCX_BYE;
+    if (ep->uep && flush_first)
+        flush(ep);
+    bool clean = ep->uep && !ep->broken && !reads_fly(ep);
+    if (clean && ep->line) // its result says nothing
+        (void)!send(ep->line->fd, &bye, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    lieni_ucx_close_lanes(ep, !clean); // the peer sees the end of the line before that of UCX
+    ep->cancelled = true;
+    lieni_ucx_untouch(ep);
+    if (ep->worker)
+        worker_end(ep);
+    lieni_ucx_close_lanes(ep, true);
 }
