@@ -310,6 +310,8 @@ int lieni_ucx_peer(struct lieni_ep *ep, const void *address); // makes ep->uep
 bool lieni_ucx_push(struct lieni_ep *ep); // gives UCX what is due; false: nothing was
 bool lieni_ucx_turn(struct lieni_ep *ep); // push and progress; true: there may be more
 void lieni_ucx_break(struct lieni_ep *ep, int code, int error); // it is over, unless it was
+// Its worker is not called any more, and wakes nobody.
+void lieni_ucx_quiet(struct lieni_ep *ep);
 // Ends UCX for it, and the line: what was sent before is flushed if `flush`.
 void lieni_ucx_end(struct lieni_ep *ep, bool flush);
 

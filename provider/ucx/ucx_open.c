@@ -364,6 +364,8 @@ static bool told(struct lieni_ep *ep, struct lieni_event *event, enum lieni_ucx_
     pthread_mutex_lock(&ep->lock);
     lieni_ucx_enter(ep, state);
     pthread_mutex_unlock(&ep->lock);
+    if (state == LIENI_UCX_FAILED)
+        lieni_ucx_quiet(ep);
     *event = (struct lieni_event){.kind = state == LIENI_UCX_UP ? LIENI_EV_UP : LIENI_EV_FAILED,
                                   .user = ep->user,
                                   .status = status,
@@ -408,5 +410,10 @@ bool lieni_ucx_opening(struct lieni_ep *ep, struct lieni_event *event)
         if (!ep->server || own)
             return told(ep, event, LIENI_UCX_FAILED, rc, error);
     }
-    return ep->line && greeting(ep, event);
+    if (!ep->line) { // what comes for UCX before that must not keep us awake
+        if (ep->worker && lieni_ucx.ucp_worker_progress(ep->worker) > 0)
+            lieni_ucx_touch(ep);
+        return false;
+    }
+    return greeting(ep, event);
 }

@@ -607,6 +607,13 @@ static bool reads_fly(struct lieni_ep *ep)
     return post != NULL;
 }
 
+void lieni_ucx_quiet(struct lieni_ep *ep)
+{
+    if (ep->worker_fd >= 0)
+        epoll_ctl(ep->prov->epfd, EPOLL_CTL_DEL, ep->worker_fd, NULL);
+    ep->worker_fd = -1;
+}
+
 static void worker_end(struct lieni_ep *ep)
 {
     const ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -617,11 +624,16 @@ static void worker_end(struct lieni_ep *ep)
         if (UCS_PTR_IS_PTR(request))
             lieni_ucx.ucp_request_free(request);
     }
-    while ((key = TAILQ_FIRST(&ep->keys)))
-        drop_key(ep, key);
-    if (ep->worker_fd >= 0)
-        epoll_ctl(ep->prov->epfd, EPOLL_CTL_DEL, ep->worker_fd, NULL);
-    lieni_ucx.ucp_worker_destroy(ep->worker); // and with it worker_fd
+    TAILQ_FOREACH(key, &ep->keys, link)
+    {
+        lieni_ucx.ucp_rkey_destroy(key->rkey); // part of the worker's memory
+    }
+    lieni_ucx_quiet(ep);
+    lieni_ucx.ucp_worker_destroy(ep->worker); // calls back what still flies; and with it worker_fd
+    while ((key = TAILQ_FIRST(&ep->keys))) {
+        TAILQ_REMOVE(&ep->keys, key, link);
+        free(key);
+    }
     ep->worker = NULL;
     ep->uep = NULL;
     for (unsigned i = 0; i < LIENI_UCX_KINDS; i++)

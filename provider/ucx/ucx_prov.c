@@ -233,6 +233,7 @@ static struct lieni_event went_down(struct lieni_ep *ep)
     pthread_mutex_lock(&ep->lock);
     lieni_ucx_enter(ep, LIENI_UCX_DOWN);
     pthread_mutex_unlock(&ep->lock);
+    lieni_ucx_quiet(ep);
     return (struct lieni_event){.kind = LIENI_EV_DOWN,
                                 .user = ep->user,
                                 .status = ep->broken,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What UCX does to the process it is loaded into: no signal disposition changes, neither malloc nor mmap is patched, nothing is printed, a connection gives back its descriptors, and a child of fork can exit.
+// What UCX does to the process it is loaded into: no signal disposition changes, neither malloc nor mmap is patched, nothing is printed, a connection takes no more descriptors than are reckoned with and gives them back, and a child of fork can exit.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -54,7 +54,9 @@ static void connection(void)
 {
     side_open(&owner);
     side_open(&reader);
+    unsigned before = descriptors();
     pair_up(&owner, &reader);
+    CHECK(descriptors() - before <= 2 * LIENI_CONN_DESCRIPTORS);
     side_close(&owner, LIENI_PROVEN);
     UNTIL(&reader, NULL, reader.down == 1);
     side_close(&reader, LIENI_PROVEN);
