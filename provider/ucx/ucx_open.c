@@ -150,7 +150,7 @@ int lieni_ucx_listen(struct lieni_domain *domain, const struct lieni_ep_args *ar
     int fd = listen_in_range(prov, &at, args->port_lo, args->port_hi, &bound);
     if (fd < 0) {
         char hint[LIENI_LIMITS_NOTE];
-        code = lieni_ucx_say(prov, LIEN_LOG_ERROR, LIEN_EADDR,
+        code = lieni_ucx_say(prov, LIEN_LOG_ERROR, lieni_limits_short(-fd) ? LIEN_ESYS : LIEN_EADDR,
                              "cannot listen at '%s', fabric ports %u-%u: %s%s", args->host,
                              args->port_lo, args->port_hi, strerror(-fd),
                              lieni_limits_note(-fd, hint, sizeof hint));
@@ -175,13 +175,14 @@ static void accept_some(struct lieni_ep *ep)
     for (unsigned i = 0; i < ACCEPTS_A_TURN && ep->can_accept; i++) {
         int fd = accept4(ep->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) { // also without descriptors: the next connection tells again
-            if (errno == EMFILE || errno == ENFILE) {
+            const int error = errno;
+            if (lieni_limits_short(error)) {
                 char hint[LIENI_LIMITS_NOTE];
                 lieni_ucx_say(ep->prov, LIEN_LOG_ERROR, LIEN_ESYS,
-                              "%s: accepting a connection: %s%s", ep->peer, strerror(errno),
-                              lieni_limits_note(errno, hint, sizeof hint));
+                              "%s: accepting a connection: %s%s", ep->peer, strerror(error),
+                              lieni_limits_note(error, hint, sizeof hint));
             }
-            ep->can_accept = errno == ECONNABORTED || errno == EINTR;
+            ep->can_accept = error == ECONNABORTED || error == EINTR;
             continue;
         }
         if (ep->n_lanes == LIENI_UCX_LANES)

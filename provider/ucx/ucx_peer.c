@@ -7,19 +7,23 @@
 // wire is not (docs/ucx.md).
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "provider/ucx/ucx.h"
 
-#define AM_ID     1u
-#define ROUNDS    16u // of push and progress before the next endpoint has its turn
-#define FLUSH_NS  (20 * UINT64_C(1000000))
-#define CREDIT_AT 8u // receives that are told of at once, unless the peer has few left
+#define AM_ID       1u
+#define ROUNDS      16u // of push and progress before the next endpoint has its turn
+#define FLUSH_NS    (20 * UINT64_C(1000000))
+#define DESCRIPTORS 16u // of a worker, and of UCX's own thread with the first
+#define CREDIT_AT   8u  // receives that are told of at once, unless the peer has few left
 
 enum {
     AT_TOKEN = 0,
@@ -521,6 +525,20 @@ bool lieni_ucx_turn(struct lieni_ep *ep)
 
 // -- The worker ------------------------------------------------------------------------------------------------------------------------
 
+// UCX aborts on its way back from a descriptor that it did not get, so it is asked only where there are enough.
+static bool starved(char *text, size_t size)
+{
+    struct rlimit limit;
+    int fd = open("/", O_PATH | O_CLOEXEC); // gets the lowest number that is free
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 &&
+        (getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)fd + DESCRIPTORS <= limit.rlim_cur))
+        return false;
+    lieni_limits_note(EMFILE, text, size);
+    return true;
+}
+
 int lieni_ucx_worker(struct lieni_ep *ep)
 {
     const ucp_worker_params_t params = {
@@ -536,6 +554,11 @@ int lieni_ucx_worker(struct lieni_ep *ep)
         .cb = on_message,
         .arg = ep,
     };
+    char hint[LIENI_LIMITS_NOTE];
+    if (starved(hint, sizeof hint))
+        return lieni_ucx_say(ep->prov, LIEN_LOG_ERROR, LIEN_ESYS,
+                             "%s: making a worker takes up to %u descriptors%s", ep->peer,
+                             DESCRIPTORS, hint);
     sigset_t all, before; // UCX may start a thread: the host's signals are not for it
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -548,12 +571,10 @@ int lieni_ucx_worker(struct lieni_ep *ep)
         status = lieni_ucx.ucp_worker_get_efd(ep->worker, &ep->worker_fd);
     if (status == UCS_OK)
         return lieni_ucx_watch(ep->prov, ep->worker_fd, false, &ep->worker_watch);
-    char hint[LIENI_LIMITS_NOTE];
     const char *why = lieni_ucx_said();
     return lieni_ucx_say(ep->prov, LIEN_LOG_ERROR, lieni_ucx_code(status),
-                         "%s: making a worker: %s%s%s%s", ep->peer,
-                         lieni_ucx.ucs_status_string(status), why[0] ? ": " : "", why,
-                         lieni_limits_starved(hint, sizeof hint));
+                         "%s: making a worker: %s%s%s", ep->peer,
+                         lieni_ucx.ucs_status_string(status), why[0] ? ": " : "", why);
 }
 
 int lieni_ucx_peer(struct lieni_ep *ep, const void *address)

@@ -85,6 +85,13 @@ void side_connect(struct side *side, uint16_t port, const struct lieni_recv *rec
     CHECK_RC(ucx->connect(side->domain, &args, &side->ep), 0);
 }
 
+int side_try_connect(struct side *side, uint16_t port)
+{
+    struct lieni_ep_args args = args_of(side, NULL, 0);
+    args.port = port;
+    return ucx->connect(side->domain, &args, &side->ep);
+}
+
 void pair_up(struct side *owner, struct side *reader)
 {
     side_listen(owner, NULL, 0);

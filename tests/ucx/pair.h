@@ -33,6 +33,7 @@ void side_open(struct side *side);
 void side_close(struct side *side, enum lieni_proof want);
 void side_listen(struct side *side, const struct lieni_recv *recvs, size_t n);
 void side_connect(struct side *side, uint16_t port, const struct lieni_recv *recvs, size_t n);
+int side_try_connect(struct side *side, uint16_t port);
 // Both up.
 void pair_up(struct side *owner, struct side *reader);
 // Progress of these sides, each may be NULL; sleeps a ms when none has something.

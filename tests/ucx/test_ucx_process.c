@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -50,6 +51,14 @@ static unsigned descriptors(void)
     return n;
 }
 
+static rlim_t first_free(void)
+{
+    int fd = open("/", O_PATH | O_CLOEXEC);
+    CHECK(fd >= 0);
+    close(fd);
+    return (rlim_t)fd;
+}
+
 static void connection(void)
 {
     side_open(&owner);
@@ -60,6 +69,35 @@ static void connection(void)
     side_close(&owner, LIENI_PROVEN);
     UNTIL(&reader, NULL, reader.down == 1);
     side_close(&reader, LIENI_PROVEN);
+}
+
+// With each number of descriptors left there is a connection, or an error that says what is missing.
+static void starved(void)
+{
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    const rlim_t all = limit.rlim_cur;
+    bool short_once = false, up_once = false;
+    for (unsigned left = 0; !up_once && left < 60; left++) {
+        side_open(&owner);
+        side_open(&reader);
+        side_listen(&owner, NULL, 0);
+        limit.rlim_cur = first_free() + left;
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        int rc = side_try_connect(&reader, owner.port);
+        CHECK(rc == 0 || rc == LIEN_ESYS);
+        for (unsigned i = 0; rc == 0 && i < 200 && !owner.failed && !reader.failed && !up_once;
+             i++) {
+            turn(&owner, &reader);
+            up_once = owner.up && reader.up;
+        }
+        short_once = short_once || !up_once;
+        limit.rlim_cur = all;
+        CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        side_close(&owner, LIENI_PROVEN);
+        side_close(&reader, LIENI_PROVEN);
+    }
+    CHECK(short_once && up_once);
 }
 
 int main(void)
@@ -91,6 +129,7 @@ int main(void)
                   now.sa_flags == before[i].sa_flags);
     codes(is);
     CHECK(memcmp(was, is, sizeof was) == 0);
+    starved();
     int status;
     pid_t pid = fork();
     if (pid == 0)
