@@ -164,7 +164,7 @@ static struct lieni_verdict *add(struct collection *all)
     struct lieni_verdict *v = &all->list[all->n++];
     memset(v, 0, sizeof *v);
     v->ops = all->ops;
-    v->provider = all->ops ? all->ops->traits->name : NULL;
+    v->provider = all->ops->traits->name;
     return v;
 }
 
@@ -213,20 +213,6 @@ static void add_provider(struct collection *all, const struct lieni_provider *op
         return;
     v->usable = !lieni_select_refusal(all->s, ops, v->why, sizeof v->why);
     v->c.state = v->usable ? LIEN_CANDIDATE_UP : LIEN_CANDIDATE_REFUSED;
-}
-
-static void add_absent(struct collection *all)
-{
-    all->ops = NULL;
-    for (const struct lieni_absent *a = all->s->platform->absent; a && a->name; a++) {
-        struct lieni_verdict *v = add(all);
-        if (!v)
-            return;
-        v->provider = a->name;
-        v->c.state = LIEN_CANDIDATE_REFUSED;
-        if (!not_asked(all->s, a->name, v->why, sizeof v->why))
-            a->why(v->why, sizeof v->why);
-    }
 }
 
 static unsigned load_of(const struct lieni_select *s, const struct lieni_verdict *v)
@@ -288,7 +274,6 @@ int lieni_select_all(const struct lieni_select *s, const struct lieni_seen *seen
     struct collection all = {.s = s, .seen = seen};
     for (const struct lieni_provider *const *p = s->platform->providers; *p; p++)
         add_provider(&all, *p);
-    add_absent(&all);
     if (all.out_of_memory) {
         free(all.list);
         return LIEN_ENOMEM;

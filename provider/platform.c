@@ -7,11 +7,11 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "provider/absent.h"
 #include "provider/bootstrap.h"
 #include "provider/sockets/sockets.h"
 #include "provider/stream/providers.h"
 #include "provider/tcp/tcp.h"
+#include "provider/ucx/ucx_provider.h"
 #include "provider/verbs/verbs.h"
 
 static uint64_t now(void *self)
@@ -39,16 +39,17 @@ static void random_bytes(void *self, void *buf, size_t len)
 
 // The first that leads to a peer is taken; those behind tcp are only ever asked for by name.
 static const struct lieni_provider *const providers[] = {
-    &lieni_provider_verbs,  &lieni_provider_tcp, &lieni_provider_sockets,
-    &lieni_provider_stream, &lieni_provider_ws,  &lieni_provider_wss,
-    &lieni_provider_h2c,    &lieni_provider_h2,  NULL};
+    &lieni_provider_verbs,   &lieni_provider_tcp,
+    &lieni_provider_sockets, &lieni_provider_stream,
+    &lieni_provider_ws,      &lieni_provider_wss,
+    &lieni_provider_h2c,     &lieni_provider_h2,
+    &lieni_provider_ucx,     NULL};
 
 static const struct lieni_platform platform = {
     .env = {.self = NULL, .now = now, .random = random_bytes},
     .net = &lieni_net_sockets,
     .net_world = NULL,
     .providers = providers,
-    .absent = lieni_absent_providers,
 };
 
 const struct lieni_platform *lieni_platform_real(void)

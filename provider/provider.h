@@ -291,19 +291,12 @@ const char *lieni_route(const char *peer, char *remote, char *local);
 // "RLIMIT_MEMLOCK is N bytes" or "RLIMIT_MEMLOCK is unlimited".
 void lieni_memlock_text(char *text, size_t size);
 
-// A provider that this build does not have; `why` says what is there for it and what is missing.
-struct lieni_absent {
-    const char *name;
-    void (*why)(char *text, size_t size);
-};
-
-// What a ctx runs on. `absent` is ended by an empty name; NULL: none. `providers` is ended by NULL, in order of preference; `world` is passed to net open and, for sim, found by providers in env->self.
+// What a ctx runs on. `providers` is ended by NULL, in order of preference; `world` is passed to net open and, for sim, found by providers in env->self.
 struct lieni_platform {
     struct lieni_env env;
     const struct lieni_net_ops *net;
     void *net_world;
     const struct lieni_provider *const *providers;
-    const struct lieni_absent *absent;
 };
 
 // The real one: CLOCK_MONOTONIC, getrandom, sockets, and the providers of this build. provider/platform.c

@@ -98,6 +98,7 @@ static void thaw(struct cf_side *side)
 #define VERBS                                                                                      \
     .serves_frozen = true, .host = "10.9.2.1", .host6 = "[fd09:2::1]", .provider = "verbs",        \
     .path = LIEN_PATH_RDMA
+#define UCX    LOOPBACK, .provider = "ucx", .path = LIEN_PATH_KERNEL
 #define INLINE LOOPBACK, .path = LIEN_PATH_INLINE, .batch_max = 64 * MIB
 
 const struct cf_driver cf_tcp = {.name = "tcp", TCP, DRIVEN};
@@ -109,6 +110,8 @@ const struct cf_driver cf_verbs_thread = {.name = "verbs-thread", VERBS, THREADE
 const struct cf_driver cf_stream = {.name = "stream", .provider = "stream", INLINE, DRIVEN};
 const struct cf_driver cf_stream_thread = {
     .name = "stream-thread", .provider = "stream", INLINE, THREADED};
+const struct cf_driver cf_ucx = {.name = "ucx", UCX, DRIVEN};
+const struct cf_driver cf_ucx_thread = {.name = "ucx-thread", UCX, THREADED};
 const struct cf_driver cf_ws = {.name = "ws", .provider = "ws", INLINE, DRIVEN};
 const struct cf_driver cf_wss = {.name = "wss", .provider = "wss", INLINE, DRIVEN};
 const struct cf_driver cf_h2c = {.name = "h2c", .provider = "h2c", INLINE, DRIVEN};

@@ -86,7 +86,7 @@ struct cf_driver {
     void (*thaw)(struct cf_side *side);
 };
 extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sockets, cf_verbs, cf_verbs_thread, cf_sim,
-    cf_stream, cf_stream_thread, cf_ws, cf_wss, cf_h2c, cf_h2;
+    cf_stream, cf_stream_thread, cf_ucx, cf_ucx_thread, cf_ws, cf_wss, cf_h2c, cf_h2;
 
 // One connection, at one side.
 struct cf_link {

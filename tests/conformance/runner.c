@@ -41,8 +41,9 @@ static const struct cf_case *const lists[] = {
 #define N_LISTS (sizeof(lists) / sizeof(lists[0]))
 
 static const struct cf_driver *const drivers[] = {
-    &cf_sim,    &cf_tcp,           &cf_tcp_thread, &cf_sockets, &cf_verbs, &cf_verbs_thread,
-    &cf_stream, &cf_stream_thread, &cf_ws,         &cf_wss,     &cf_h2c,   &cf_h2};
+    &cf_sim,          &cf_tcp,    &cf_tcp_thread,    &cf_sockets, &cf_verbs,
+    &cf_verbs_thread, &cf_stream, &cf_stream_thread, &cf_ucx,     &cf_ucx_thread,
+    &cf_ws,           &cf_wss,    &cf_h2c,           &cf_h2};
 #define N_DRIVERS (sizeof(drivers) / sizeof(drivers[0]))
 
 enum verdict {

@@ -78,14 +78,18 @@ static const struct lieni_provider rdma = {.traits = &rdma_traits, .candidates =
 static const struct lieni_provider kernel = {.traits = &kernel_traits,
                                              .candidates = kernel_candidates};
 static const struct lieni_provider weak = {.traits = &weak_traits, .candidates = kernel_candidates};
-static const struct lieni_provider *const providers[] = {&rdma, &kernel, &weak, NULL};
-
-static void absence(char *text, size_t size)
+static void not_built(lieni_candidate_fn *tell, void *arg)
 {
-    snprintf(text, size, "not built");
+    const struct lieni_candidate none = {.state = LIEN_CANDIDATE_REFUSED, .reason = "not built"};
+    tell(arg, &none);
 }
-static const struct lieni_absent absent[] = {{"ucx", absence}, {NULL, NULL}};
-static const struct lieni_platform platform = {.providers = providers, .absent = absent};
+
+static const struct lieni_traits absent_traits = {
+    .name = "ucx", .path = LIEN_PATH_KERNEL, .only_if_asked = true};
+static const struct lieni_provider absent = {.traits = &absent_traits, .candidates = not_built};
+static const struct lieni_provider *const providers[] = {&rdma, &kernel, &weak, &absent, NULL};
+
+static const struct lieni_platform platform = {.providers = providers};
 
 // -- Asking ------------------------------------------------------------------------------------------------------------------------
 
