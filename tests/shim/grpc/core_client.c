@@ -5,9 +5,10 @@
 //
 //   METHOD:SIZE:COUNT[:how]   one call of /METHOD with COUNT messages of SIZE bytes
 //   how: unary (one batch, one message), magic (messages begin like one of the shim's descriptors), cancel (cancelled when all is sent), early (cancelled right after the start), deadline (of
-//   50 ms), short (of 1 ms)
+//   50 ms), short (of 1 ms), later (of 2 s)
 //   xN:STEP   the step N times, one line
-//   sleep:MS, until:N:STEP   the latter repeats the step up to N times, 50 ms apart, until it succeeds; one line
+//   until:N:STEP   repeats the step up to N times, 50 ms apart, until it succeeds; one line
+//   wait   for a line on standard input
 
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
@@ -101,8 +102,8 @@ static bool await(void *tag)
         return other_ok;
     }
     for (;;) {
-        grpc_event event =
-            grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+        grpc_event event = grpc_completion_queue_next(queue, gpr_inf_future(GPR_CLOCK_REALTIME),
+                                                      NULL);
         if (event.type != GRPC_OP_COMPLETE)
             die("the queue");
         if (event.tag == tag)
@@ -154,8 +155,12 @@ static grpc_op op_recv(grpc_byte_buffer **message)
 static void unary(grpc_call *call, const struct ask *ask, struct answer *answer, grpc_metadata *own)
 {
     grpc_byte_buffer *sent = make(ask, 0), *got = NULL;
-    grpc_op ops[6] = {op_initial(own), op_send(sent),          {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
-                      {.op = GRPC_OP_RECV_INITIAL_METADATA}, op_recv(&got), op_status(answer)};
+    grpc_op ops[6] = {op_initial(own),
+                      op_send(sent),
+                      {.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT},
+                      {.op = GRPC_OP_RECV_INITIAL_METADATA},
+                      op_recv(&got),
+                      op_status(answer)};
     ops[3].data.recv_initial_metadata.recv_initial_metadata = &answer->initial;
     batch(call, ops, 6);
     if (got)
@@ -189,7 +194,10 @@ static void stream(grpc_call *call, const struct ask *ask, struct answer *answer
         grpc_call_cancel(call, NULL);
     if (grpc_call_start_batch(call, ends, 1, &end, NULL) != GRPC_CALL_OK)
         die("start_batch");
-    bool ok = true, answers = strcmp(ask->method, "Echo") == 0 || strcmp(ask->method, "Reflect") == 0;
+    bool ok = true,
+         answers = strcmp(ask->method, "Echo") == 0 || strcmp(ask->method, "Reflect") == 0;
+    if (ask->count == 0)
+        batch(call, &ends[1], 1);
     for (size_t i = 0; i < ask->count && ok; i++) {
         grpc_byte_buffer *sent = make(ask, i);
         grpc_op op = op_send(sent);
@@ -211,7 +219,10 @@ static void stream(grpc_call *call, const struct ask *ask, struct answer *answer
 
 static gpr_timespec deadline_of(const struct ask *ask)
 {
-    int64_t ms = strcmp(ask->how, "deadline") == 0 ? 50 : strcmp(ask->how, "short") == 0 ? 1 : 60000;
+    int64_t ms = strcmp(ask->how, "deadline") == 0 ? 50
+                 : strcmp(ask->how, "short") == 0  ? 1
+                 : strcmp(ask->how, "later") == 0  ? 2000
+                                                   : 60000;
     return gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), gpr_time_from_millis(ms, GPR_TIMESPAN));
 }
 
@@ -236,8 +247,8 @@ static grpc_status_code run_call(const struct ask *ask, bool print)
     grpc_metadata_array_init(&answer.initial);
     grpc_metadata_array_init(&answer.trailing);
     grpc_slice method = grpc_slice_from_copied_string(path);
-    grpc_call *call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, method,
-                                               NULL, deadline_of(ask), NULL);
+    grpc_call *call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue,
+                                               method, NULL, deadline_of(ask), NULL);
     grpc_slice_unref(method);
     if (strcmp(ask->how, "unary") == 0)
         unary(call, ask, &answer, &own);
@@ -272,7 +283,8 @@ static void pause_ms(long ms)
 static bool parse(const char *text, struct ask *ask)
 {
     *ask = (struct ask){.how = "stream"};
-    return sscanf(text, "%31[^:]:%zu:%zu:%15s", ask->method, &ask->size, &ask->count, ask->how) >= 3;
+    return sscanf(text, "%31[^:]:%zu:%zu:%15s", ask->method, &ask->size, &ask->count, ask->how) >=
+           3;
 }
 
 static void step(const char *text)
@@ -280,8 +292,11 @@ static void step(const char *text)
     struct ask ask;
     unsigned long n = 1;
     bool until = sscanf(text, "until:%lu:", &n) == 1;
-    if (strncmp(text, "sleep:", 6) == 0) {
-        pause_ms(atol(text + 6));
+    if (strcmp(text, "wait") == 0) {
+        int byte;
+        do
+            byte = getchar();
+        while (byte != '\n' && byte != EOF);
         return;
     }
     const char *inner = text;

@@ -25,7 +25,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { NEW, READ, WRITE, STATUS, CLOSE };
+enum kind {
+    NEW,
+    READ,
+    WRITE,
+    STATUS,
+    CLOSE
+};
 
 struct step {
     struct call *call;
