@@ -549,6 +549,9 @@ static int lend_bodies(struct lien_call *call, const lien_call_opts *opts,
             return LIEN_EINVAL;
         total += lien_buf_len(opts->body[i]);
     }
+    rc = lieni_read_batch_check(conn, total);
+    if (rc != 0)
+        return rc;
     if (total > conn->message_max)
         return LIEN_EMSGSIZE;
     if (total > 0)

@@ -356,6 +356,20 @@ int lieni_conn_opts_check(const lien_ctx *ctx, const lien_conn_opts *in, lien_co
     return check_opts(ctx, in, out);
 }
 
+// The host of "host:port" or "[host]:port", which net found well formed.
+static void keep_host(struct lien_conn *conn, const char *address)
+{
+    const char *end = strrchr(address, ':');
+    bool bracket = address[0] == '[';
+    size_t len = end ? (size_t)(end - address) : strlen(address);
+    if (bracket && len >= 2) {
+        address++;
+        len -= 2;
+    }
+    if (len < sizeof(conn->dialled))
+        memcpy(conn->dialled, address, len);
+}
+
 int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
                            bool quiet, struct lien_conn **out)
 {
@@ -373,6 +387,7 @@ int lieni_conn_open_locked(lien_ctx *ctx, const char *address, const lien_conn_o
         return rc;
     }
     strncpy(conn->peer, address, sizeof(conn->peer) - 1);
+    keep_host(conn, address);
     conn->quiet = quiet;
     conn->has_handle = true;
     lieni_conn_ref(conn); // the handle's

@@ -73,6 +73,7 @@ struct lien_conn {
     bool server;   // accepted, not opened: tells tokens of the two sides apart
     char peer[96]; // host:port of the bootstrap
     char peer_host[96];
+    char dialled[256]; // host that the application named; "": accepted, or too long to be one
     struct lien_listener *listener; // until it is given to the application; a reference
     struct lieni_node listen_node;
     struct lien_listener *accepted_by; // while on_accept is due; a reference

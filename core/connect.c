@@ -3,6 +3,7 @@
 // How a connection is made: the bootstrap stream carries the handshake (handshake.h), both sides take the same provider, the server opens a fresh
 // fabric listener for this one peer (R20), and the endpoint comes up. Under the state lock, in progress context.
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,9 +33,15 @@ static void fill_offer(struct lien_conn *conn, struct lieni_offer *offer)
     memcpy(offer->nonce, ctx->instance, half);
     ctx->platform.env.random(ctx->platform.env.self, offer->nonce + half,
                              sizeof(offer->nonce) - half);
-    for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++)
+    char host[96];
+    bool here = ctx->platform.net->local_host(conn->stream, host, sizeof(host)) == 0;
+    for (unsigned i = 0; i < ctx->n_provs && i < LIENI_PROVIDERS_MAX; i++) {
+        const struct lieni_prov_slot *slot = &ctx->provs[i];
+        if (here && offer->read_depth == 0)
+            offer->read_depth = slot->ops->read_depth(slot->prov, host);
         strncpy(offer->providers[offer->n_providers++], ctx->provs[i].ops->traits->name,
                 sizeof(offer->providers[0]) - 1);
+    }
 }
 
 static int start_handshake(struct lien_conn *conn, bool server)
@@ -98,6 +105,16 @@ static void agree(struct lien_conn *conn)
     memcpy(conn->peer_instance, hs->peer.nonce, sizeof(conn->peer_instance));
 }
 
+// A body is one READ, so what the provider moves in one bounds both directions: sender and receiver know the provider.
+static void bound_bodies(struct lien_conn *conn)
+{
+    uint64_t most = conn->ops->traits->read_batch_max;
+    if (most == 0)
+        return;
+    conn->message_max = conn->message_max < most ? conn->message_max : most;
+    conn->body_max = conn->body_max < most ? conn->body_max : most;
+}
+
 // Undoes what prepare() did for an endpoint that was never made.
 static void unprepare(struct lien_conn *conn)
 {
@@ -126,17 +143,20 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
         return rc;
     agree(conn);
     conn->ops = slot->ops;
-    conn->reads_max = slot->ops->traits->reads_max;
+    bound_bodies(conn);
+    conn->reads_max = conn->nic->limits.reads_max;
     if (ctx->options.reads_per_nic < conn->reads_max) // more are never in flight; it sizes queues
         conn->reads_max = (uint32_t)ctx->options.reads_per_nic;
-    if (conn->hs->peer.read_depth && conn->hs->peer.read_depth < conn->reads_max)
+    // The peer speaks of its device: that matters where ours is of such a kind, too.
+    if (slot->ops->read_depth(slot->prov, host) != 0 && conn->hs->peer.read_depth != 0 &&
+        conn->hs->peer.read_depth < conn->reads_max)
         conn->reads_max = conn->hs->peer.read_depth;
     uint32_t calls = conn->hs->local.call_credits < conn->hs->peer.call_credits
                          ? conn->hs->local.call_credits
                          : conn->hs->peer.call_credits;
     uint32_t posts = calls + conn->link.message_all + conn->link.control_all + LIENI_SENDS_MAX +
                      conn->reads_max;
-    if (posts > slot->ops->traits->posts_max)
+    if (posts > conn->nic->limits.posts_max)
         rc = LIEN_ELIMIT;
     if (rc == 0)
         rc = lieni_wrs_open(&conn->wrs, posts, conn->id);
@@ -160,6 +180,30 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     return 0;
 }
 
+static void list_offer(const struct lieni_offer *offer, char *text, size_t size)
+{
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < offer->n_providers && len < size; i++)
+        len += (size_t)snprintf(text + len, size - len, "%s%s", i ? "," : "", offer->providers[i]);
+}
+
+// Which way a connection goes, where another could have been expected: one side offered more than one.
+static void say_choice(struct lien_conn *conn)
+{
+    const struct lieni_offer *mine = &conn->hs->local, *theirs = &conn->hs->peer;
+    char here[256], there[256];
+    if (mine->n_providers < 2 && theirs->n_providers < 2)
+        return;
+    list_offer(mine, here, sizeof(here));
+    list_offer(theirs, there, sizeof(there));
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(conn->ctx->log, LIEN_LOG_INFO, &at, 0,
+                  "goes over %s: this side offers %s, the peer %s; the first of the client's that "
+                  "the server has",
+                  conn->hs->provider, here, there);
+}
+
 static int make_endpoint(struct lien_conn *conn)
 {
     struct lieni_ep_args args;
@@ -168,6 +212,7 @@ static int make_endpoint(struct lien_conn *conn)
     int rc = prepare(conn, &args, &recvs);
     if (rc != 0)
         return rc;
+    say_choice(conn);
     char local[96];
     if (conn->hs->server) {
         conn->ctx->platform.net->local_host(conn->stream, local, sizeof(local));
@@ -177,6 +222,7 @@ static int make_endpoint(struct lien_conn *conn)
         // An empty host is the address that the bootstrap reached.
         args.host = conn->hs->host[0] ? conn->hs->host : conn->peer_host;
         args.port = conn->hs->port;
+        args.name = conn->dialled[0] ? conn->dialled : NULL;
         rc = conn->ops->connect(conn->nic->domain, &args, &conn->ep);
     }
     free(recvs);

@@ -276,22 +276,25 @@ static void raise_nofile(lien_ctx *ctx)
                       "the soft limit of descriptors stays at its value: %s", strerror(errno));
 }
 
-static bool wanted(const lien_ctx *ctx, const char *name, const char *fi_provider)
+static bool wanted(const lien_ctx *ctx, const struct lieni_traits *traits, const char *fi_provider)
 {
     const char *only = ctx->options.provider;
-    return (only[0] == '\0' || strcmp(only, name) == 0) &&
-           lieni_fi_provider_allows(fi_provider, name);
+    return (only[0] == '\0' ? !traits->only_if_asked : strcmp(only, traits->name) == 0) &&
+           lieni_fi_provider_allows(fi_provider, traits->name);
 }
 
 static int open_providers(lien_ctx *ctx)
 {
     const char *fi = getenv("FI_PROVIDER");
     const struct lieni_prov_args args = {.env = &ctx->platform.env,
-                                         .report = lieni_log_report(ctx->log)};
+                                         .report = lieni_log_report(ctx->log),
+                                         .tls_cert = ctx->options.tls_cert,
+                                         .tls_key = ctx->options.tls_key,
+                                         .tls_ca = ctx->options.tls_ca,
+                                         .tls_name = ctx->options.tls_name};
     const struct lieni_provider *const *p = ctx->platform.providers;
     for (; *p && ctx->n_provs < LIENI_PROVS_MAX; p++) {
-        const char *name = (*p)->traits->name;
-        if (!wanted(ctx, name, fi))
+        if (!wanted(ctx, (*p)->traits, fi))
             continue;
         struct lieni_prov_slot *slot = &ctx->provs[ctx->n_provs];
         slot->ops = *p;
@@ -303,7 +306,8 @@ static int open_providers(lien_ctx *ctx)
     for (p = ctx->platform.providers; *p; p++) {
         const char *name = (*p)->traits->name;
         lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER, "candidate %s: %s", name,
-                      wanted(ctx, name, fi) ? "could not be opened" : "not among those asked for");
+                      wanted(ctx, (*p)->traits, fi) ? "could not be opened"
+                                                    : "not among those asked for");
     }
     lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ENOPROVIDER,
                   "no provider can be used: option provider is \"%s\", FI_PROVIDER is \"%s\"",

@@ -220,14 +220,15 @@ static void queue_proof(struct lieni_handshake *hs)
     proof_mac(hs, body + PROOF_MAC);
 }
 
-// Both have keys, or neither: nobody falls back to less than it was told to ask for.
+// Both have keys, or neither: nobody falls back to less than it was told to ask for. The text goes to the peer as well, so it names the sides by their roles.
 static bool keys_meet(struct lieni_handshake *hs)
 {
     if (hs->peer.keyed == (hs->keys != NULL))
         return true;
     fail_as(hs, LIEN_EAUTH,
-            hs->keys ? "this side requires a pre-shared key, the peer has none (option psk_file)"
-                     : "the peer requires a pre-shared key, this side has none (option psk_file)");
+            hs->server == (hs->keys != NULL)
+                ? "the server requires a pre-shared key, the client has none (option psk_file)"
+                : "the client requires a pre-shared key, the server has none (option psk_file)");
     return false;
 }
 
@@ -242,7 +243,7 @@ static void on_proof(struct lieni_handshake *hs, const uint8_t *body, size_t len
     select_parts(hs, parts);
     const int key = lieni_mac_find(hs->keys, LIENI_MAC_SELECT, parts, 3, body + PROOF_SELECT);
     if (key < 0) {
-        fail_as(hs, LIEN_EAUTH, "the peer's pre-shared key is none of this side's");
+        fail_as(hs, LIEN_EAUTH, "the client's pre-shared key is none of the server's");
         return;
     }
     hs->key = (unsigned)key;

@@ -137,6 +137,9 @@ static int check(struct lien_conn *conn, size_t head_len, lien_buf *const *bufs,
             return LIEN_EINVAL;
         *body += lien_buf_len(bufs[i]);
     }
+    rc = lieni_read_batch_check(conn, *body);
+    if (rc != 0)
+        return rc;
     if (*body > conn->message_max)
         return too_big(conn, "body", *body, conn->message_max);
     rc = lieni_link_message_room(&conn->link);

@@ -26,7 +26,7 @@
     X(messages_sent, COUNTER, "lien_messages_sent", "", "Messages sent")                           \
     X(messages_received, COUNTER, "lien_messages_received", "", "Messages received")               \
     X(payload_bytes_copied, COUNTER, "lien_payload_copied_bytes", "bytes",                         \
-      "Payload bytes copied by Lien on the CPU")                                                   \
+      "Payload bytes copied by Lien's core on the CPU")                                                   \
     X(grants_live, GAUGE, "lien_grants_live", "", "Grants that hold")                              \
     X(grants_bytes, GAUGE, "lien_grants_bytes", "bytes", "Bytes of grants that hold")              \
     X(quarantined_bytes, GAUGE, "lien_quarantined_bytes", "bytes", "Bytes now in quarantine")      \

@@ -36,6 +36,7 @@ int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot, const char 
             free(nic);
             return rc;
         }
+        slot->ops->domain_limits(nic->domain, &nic->limits);
         nic->retiring = slot->ops->traits->domain_per_conn;
         lieni_list_init(&nic->read_turns);
         lieni_list_append(&ctx->nics, &nic->node);

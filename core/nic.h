@@ -15,6 +15,7 @@ struct lieni_nic {
     lien_ctx *ctx;
     const struct lieni_provider *ops;
     struct lieni_domain *domain;
+    struct lieni_limits limits; // of the domain
     char host[96];
     unsigned endpoints;
     uint32_t reads_inflight;

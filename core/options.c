@@ -50,7 +50,7 @@ static const char *const reserved[] = {
 };
 
 // Providers that do not come from libfabric, about which FI_PROVIDER says nothing.
-static const char *const not_libfabric[] = {"stream", "ucx", "sim"};
+static const char *const not_libfabric[] = {"stream", "ws", "wss", "h2c", "h2", "ucx", "sim"};
 
 // One value on its way into its field, and how to call it in the log.
 struct source {

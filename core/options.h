@@ -93,7 +93,14 @@
     X(psk_file, TEXT, "", 0, 255, "file",                                                          \
       "Pre-shared keys, one a line in hexadecimal: the first is proved to peers, each is taken "   \
       "from them; no file that others can read or write, or that belongs to another user than "    \
-      "root and the process's own; unset: peers are not authenticated")
+      "root and the process's own; unset: peers are not authenticated")                            \
+    X(tls_cert, TEXT, "", 0, 255, "file",                                                          \
+      "Certificate chain of this side (PEM), which a server needs on providers with TLS")          \
+    X(tls_key, TEXT, "", 0, 255, "file", "Private key (PEM) of tls_cert")                          \
+    X(tls_ca, TEXT, "", 0, 255, "file",                                                            \
+      "Certificates (PEM) that vouch for servers on providers with TLS; unset: the system's")      \
+    X(tls_name, TEXT, "", 0, 253, "name",                                                          \
+      "Name or address that a server's certificate must have; unset: the host that was dialled")
 
 struct lieni_options {
 #define LIENI_FIELD_UINT(key)                             uint64_t key;

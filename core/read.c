@@ -373,7 +373,7 @@ static enum lieni_post post_of(struct lien_read *read, bool *next)
 {
     struct lien_conn *conn = read->conn;
     const struct lieni_traits *t = conn->ops->traits;
-    uint64_t max = least(conn->ctx->options.read_piece, t->read_piece_max);
+    uint64_t max = least(conn->ctx->options.read_piece, conn->nic->limits.read_piece_max);
     max = least(max, least(conn->ctx->options.read_conn_bytes, t->read_bytes_max));
     struct lieni_piece piece;
     *next = !lieni_plan_next(&read->plan, max, &piece);
@@ -425,7 +425,10 @@ void lieni_read_on_evidence(struct lien_conn *conn, struct lieni_evidence *ev)
         conn->ctx->stats.read_bytes += ev->posted_len;
     }
     lieni_liveness_read_over(conn, ev->status == 0);
-    lieni_plan_piece_over(&read->plan, ev->posted_len, lieni_conn_op_status(conn, ev->status));
+    // Where a failed READ takes the connection along, that is what the application has to hear, whatever the device calls it.
+    int status = ev->status == LIEN_EIO && conn->ops->traits->refused_read_kills ? LIEN_EPEERLOST
+                                                                                 : ev->status;
+    lieni_plan_piece_over(&read->plan, ev->posted_len, lieni_conn_op_status(conn, status));
     if (ev->status != 0)
         lieni_plan_stop(&read->plan);
     settle_if_idle(read);
@@ -485,6 +488,20 @@ static int check_sums(struct lien_read *read, const struct lieni_token_data *tok
     return rc;
 }
 
+int lieni_read_batch_check(const struct lien_conn *conn, uint64_t bytes)
+{
+    const struct lieni_traits *traits = conn->ops->traits;
+    if (traits->read_batch_max == 0 || bytes <= traits->read_batch_max)
+        return 0;
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(
+        conn->ctx->log, LIEN_LOG_WARN, &at, LIEN_EMSGSIZE,
+        "%llu bytes are more than provider %s moves in one read, %llu: split them, or use a "
+        "provider with RMA",
+        (unsigned long long)bytes, traits->name, (unsigned long long)traits->read_batch_max);
+    return LIEN_EMSGSIZE;
+}
+
 static int fill(struct lien_read *read, const struct lieni_token_data *token, lien_space *space,
                 const lien_read_opts *opts)
 {
@@ -492,7 +509,12 @@ static int fill(struct lien_read *read, const struct lieni_token_data *token, li
     int rc = make_plan(read, token, space, opts);
     if (rc != 0)
         return rc;
-    rc = check_sums(read, token);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < read->plan.n_ops; i++)
+        bytes += read->plan.ops[i].len; // no byte of the space twice: cannot wrap
+    rc = lieni_read_batch_check(conn, bytes);
+    if (rc == 0)
+        rc = check_sums(read, token);
     if (rc != 0) {
         lieni_plan_close(&read->plan);
         return rc;

@@ -78,4 +78,7 @@ void lieni_reads_stop(struct lien_conn *conn, const struct lieni_name *name, int
 // The endpoint ended without proof: what is in flight is lost.
 void lieni_read_lost(struct lien_read *read);
 
+// LIEN_EMSGSIZE, after a log line with the limit and the ways out, if the provider does not move so many bytes in one read with all its operations.
+int lieni_read_batch_check(const struct lien_conn *conn, uint64_t bytes);
+
 #endif

@@ -342,14 +342,15 @@ static int check_ops(const struct lien_request *request, lien_buf *const *bufs, 
         *total += lien_buf_len(bufs[i]);
     }
     if (!opts->ops)
-        return *total <= request->space_len ? 0 : LIEN_ERANGE;
+        return *total <= request->space_len ? lieni_read_batch_check(request->conn, *total)
+                                            : LIEN_ERANGE;
     int rc = lieni_ops_check(opts->ops, opts->n_ops, *total, request->space_len);
     uint64_t moved = 0;
     for (size_t i = 0; rc == 0 && i < opts->n_ops; i++)
-        moved |= opts->ops[i].len;
+        moved += opts->ops[i].len; // no byte of the space twice: cannot wrap
     if (moved == 0)
         *total = 0; // operations of no bytes
-    return rc;
+    return rc == 0 ? lieni_read_batch_check(request->conn, moved) : rc;
 }
 
 static int copy_ops(struct lieni_write *write, const lien_transfer_opts *opts, uint64_t total)

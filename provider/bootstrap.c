@@ -274,12 +274,16 @@ static int net_listen(struct lieni_net *net, const char *text, void *user,
 {
     struct lieni_address address;
     int fd = -1;
+    int error = 0;
     const char *why = lieni_address_parse(text, &address);
     if (!why)
-        why = lieni_address_listen(&address, &fd);
+        why = lieni_address_listen(&address, &fd, &error);
     if (why) {
         char hint[LIENI_LIMITS_NOTE];
-        return say(net, LIEN_LOG_ERROR, LIEN_EADDR, "cannot listen at '%s': %s%s", text, why,
+        const bool starved = error == EMFILE || error == ENFILE || error == ENOBUFS ||
+                             error == ENOMEM;
+        return say(net, LIEN_LOG_ERROR, starved ? LIEN_ESYS : LIEN_EADDR,
+                   "cannot listen at '%s': %s%s", text, why,
                    lieni_limits_starved(hint, sizeof hint));
     }
     int code = lieni_address_bound(&address, fd, bound, size);

@@ -27,8 +27,8 @@ const char *lieni_address_parse(const char *text, struct lieni_address *address)
 int lieni_address_host(const struct sockaddr_storage *addr, char *text, size_t size);
 // "host:port" of it, "[v6]:port". LIEN_ERANGE.
 int lieni_address_name(const struct sockaddr_storage *addr, char *text, size_t size);
-// A socket that listens there, in *fd. NULL, or why not.
-const char *lieni_address_listen(const struct lieni_address *address, int *fd);
+// A socket that listens there, in *fd. NULL, or why not, and in *error the errno behind it (0: the text is at fault).
+const char *lieni_address_listen(const struct lieni_address *address, int *fd, int *error);
 // NULL if `fd` is a socket that listens for TCP connections, or what is wrong with it; then it is made non-blocking and close-on-exec.
 const char *lieni_address_inherit(int fd);
 // Where `fd` of lieni_address_listen() listens, "*:port" for any. LIEN_ERANGE.

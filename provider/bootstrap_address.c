@@ -133,7 +133,7 @@ static int listen_at(const struct addrinfo *at, bool dual)
     return -1;
 }
 
-const char *lieni_address_listen(const struct lieni_address *address, int *fd)
+const char *lieni_address_listen(const struct lieni_address *address, int *fd, int *error)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE};
@@ -143,6 +143,7 @@ const char *lieni_address_listen(const struct lieni_address *address, int *fd)
     const char *tries[] = {any ? "::" : host, any ? "0.0.0.0" : NULL};
     const char *why = NULL;
     *fd = -1;
+    *error = 0;
     for (size_t i = 0; i < 2 && tries[i] && *fd < 0; i++) {
         struct addrinfo *list = NULL;
         int rc = getaddrinfo(tries[i], address->port, &hints, &list);
@@ -151,12 +152,12 @@ const char *lieni_address_listen(const struct lieni_address *address, int *fd)
         if (rc != 0)
             return gai_strerror(rc);
         *fd = listen_at(list, any);
-        int error = errno;
+        *error = errno;
         freeaddrinfo(list);
         if (*fd >= 0)
             return NULL;
-        why = strerror(error);
-        if (error != EAFNOSUPPORT && error != EADDRNOTAVAIL)
+        why = strerror(*error);
+        if (*error != EAFNOSUPPORT && *error != EADDRNOTAVAIL)
             break; // a machine without IPv6 goes on to IPv4
     }
     return why;

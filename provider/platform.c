@@ -8,7 +8,9 @@
 #include <time.h>
 
 #include "provider/bootstrap.h"
+#include "provider/stream/providers.h"
 #include "provider/tcp/tcp.h"
+#include "provider/verbs/verbs.h"
 
 static uint64_t now(void *self)
 {
@@ -33,7 +35,9 @@ static void random_bytes(void *self, void *buf, size_t len)
     }
 }
 
-static const struct lieni_provider *const providers[] = {&lieni_provider_tcp, NULL};
+static const struct lieni_provider *const providers[] = {
+    &lieni_provider_tcp, &lieni_provider_verbs, &lieni_provider_stream, &lieni_provider_ws,
+    &lieni_provider_wss, &lieni_provider_h2c,   &lieni_provider_h2,     NULL};
 
 static const struct lieni_platform platform = {
     .env = {.self = NULL, .now = now, .random = random_bytes},

@@ -45,11 +45,13 @@ struct lieni_traits {
     bool domain_end_proves;  // domain_close() == LIENI_PROVEN ends every lending of that domain (c)
     bool domain_per_conn;    // a domain serves one endpoint
     bool refused_read_kills; // a READ with a dead key takes the connection down
+    bool only_if_asked;      // never chosen by default: option provider or FI_PROVIDER must name it
     uint32_t cm_data_max;    // bytes of private data connect and listen carry, at least 55
     uint32_t read_piece_max; // bytes of one READ (R19)
     uint32_t read_bytes_max; // outstanding READ bytes of one endpoint (R19)
     uint32_t reads_max;      // READs outstanding on one endpoint
     uint32_t posts_max;      // sends + reads + receives outstanding on one endpoint
+    uint64_t read_batch_max; // bytes of one read with all its operations; 0: no limit
 };
 
 // -- Entries, proofs, events -------------------------------------------------------------------------------------------------------
@@ -100,12 +102,21 @@ struct lieni_recv {
 struct lieni_prov_args {
     const struct lieni_env *env;
     struct lieni_report report;
+    // Files of the options of these names, and tls_name; NULL or "" is unset. Read while opening only.
+    const char *tls_cert, *tls_key, *tls_ca, *tls_name;
 };
 
 // What a registration gives: remote address of byte `addr + i` is `base + i`.
 struct lieni_mr_info {
     uint64_t key;
     uint64_t base;
+};
+
+// What the device of one domain allows: at most what the traits say.
+struct lieni_limits {
+    uint32_t read_piece_max;
+    uint32_t reads_max;
+    uint32_t posts_max;
 };
 
 #define LIENI_ACCESS_LOCAL  1u // local side of sends, receives and READs
@@ -118,6 +129,8 @@ struct lieni_ep_args {
     void *user;       // comes back in events
     const char *host; // numeric address. connect: of the peer's fabric listener; listen: to bind
     uint16_t port;    // connect: the port. listen: 0
+    const char *
+        name; // connect: the host that the application named, which a certificate must have; NULL: as `host`
     uint16_t port_lo, port_hi;        // listen: range to bind in, 0,0 = any
     uint8_t send_data[LIENI_CM_DATA]; // private data we send
     uint8_t expect_data
@@ -146,6 +159,11 @@ struct lieni_provider {
     int (*domain_open)(struct lieni_prov *prov, const char *host, struct lieni_domain **domain);
     // 0: gone, *proof says what that proves. LIEN_EBUSY: endpoints or regions are left; try again.
     int (*domain_close)(struct lieni_domain *domain, enum lieni_proof *proof);
+
+    // Fixed while the domain lives. Any thread.
+    void (*domain_limits)(struct lieni_domain *domain, struct lieni_limits *limits);
+    // READs that the device at `host` (numeric) serves one peer at a time, for the offer; 0: no limit. May block briefly.
+    uint32_t (*read_depth)(struct lieni_prov *prov, const char *host);
 
     // Registers. LIEN_EREGISTER after a report with the provider's reason (and the memory-lock limit where that is it).
     int (*mr_reg)(struct lieni_domain *domain, void *addr, size_t len, unsigned access,

@@ -154,7 +154,9 @@ int lieni_mem_fail(struct lieni_mem_root *root, int code, const char *format, ..
         vsnprintf(text, sizeof text, format, args);
         va_end(args);
         struct lieni_log_at at = {0};
-        lieni_log_say(root->args.log, LIEN_LOG_ERROR, &at, code, "%s", text);
+        // A limit that is reached is back pressure, no fault.
+        lieni_log_say(root->args.log, code == LIEN_ELIMIT ? LIEN_LOG_DEBUG : LIEN_LOG_ERROR, &at,
+                      code, "%s", text);
     }
     return code;
 }

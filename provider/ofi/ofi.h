@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/queue.h>
+#include <sys/socket.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
@@ -26,10 +27,48 @@
 
 #define LIENI_OFI_VERSION FI_VERSION(1, 17)
 
+// What an endpoint is called below libfabric, from where its end can be proved. Zero: not known.
+struct lieni_ofi_name {
+    uint32_t number;
+    uint32_t port;
+};
+
+// What only the device's own library and kernel tell. All functions but `open` get what that made.
+struct lieni_ofi_device_ops {
+    // 0: a device serves `host` (numeric); else LIEN_ENODEV after a report. Before libfabric is asked, which does not say why.
+    int (*serves)(struct lieni_prov *prov, const char *host);
+    // Of the device at `host`, which `info` names. A LIEN_ code after a report. May block briefly.
+    int (*open)(struct lieni_prov *prov, const char *host, const struct fi_info *info,
+                void **device);
+    void (*close)(void *device);
+    // Narrows limits that are the traits' to what the device has.
+    void (*limits)(void *device, struct lieni_limits *limits);
+    uint32_t (*read_depth)(struct lieni_prov *prov, const char *host);
+    // Readable when the device has something to say.
+    int (*fd)(void *device);
+    // Reads and reports that. True: the device is gone, and all its connections with it. Progress context.
+    bool (*look)(void *device);
+    // 0, or a LIEN_ code after a report: new connections cannot work now. Any thread.
+    int (*usable)(void *device);
+    // The name of the endpoint that the calling thread has just made, its only one; false: not known.
+    bool (*made)(void *device, struct lieni_ofi_name *name);
+    // The name of the endpoint with these addresses, which is connected or tried to be; false: not known. Any thread.
+    bool (*learn)(void *device, const struct sockaddr *own, const struct sockaddr *peer,
+                  struct lieni_ofi_name *name);
+    // Right before fi_close(ep): whether that endpoint is seen. Unless this very thread saw it then, that it is not seen later proves nothing. Any thread.
+    bool (*there)(void *device, const struct lieni_ofi_name *name);
+    // After fi_close(ep) == 0 of one that was there: whether it is proved gone. Any thread.
+    bool (*gone)(void *device, const struct lieni_ofi_name *name);
+};
+
 // What differs between libfabric's providers. traits->name is libfabric's name of it, matched exactly (never a layered "a;b").
 struct lieni_ofi {
     const struct lieni_traits *traits;
-    uint64_t mode; // libfabric mode bits that this engine can live with there
+    uint64_t mode;     // libfabric mode bits that this engine can live with there
+    uint32_t protocol; // the only one to take (FI_PROTO_); 0: any
+    bool
+        connected_queues; // queues are as deep as asked for when the endpoint is made, and a connection leaves from the NIC's address
+    const struct lieni_ofi_device_ops *device; // NULL: libfabric tells all there is
 };
 
 enum lieni_ofi_ep_state {
@@ -64,11 +103,22 @@ struct lieni_prov {
     bool mute; // left behind by close: the report's owner is gone
 };
 
+// What an event of prov->epfd points to; NULL: prov->wakefd.
+struct lieni_ofi_watch {
+    struct lieni_domain *domain; // its device's descriptor, and then no endpoint's
+    struct lieni_ep *ep;
+    bool eq; // its event queue's descriptor, not its completion queue's
+};
+
 struct lieni_domain {
     struct lieni_prov *prov;
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
+    struct lieni_limits limits;
+    void *device; // of ofi->device
+    struct lieni_ofi_watch watch;
+    int device_fd; // watched by prov->epfd, or -1
     atomic_uint n_mrs;
     unsigned n_eps;           // prov->lock
     struct lieni_ofi_eps eps; // prov->lock
@@ -78,12 +128,6 @@ struct lieni_domain {
 struct lieni_mr {
     struct lieni_domain *domain;
     struct fid_mr *mr; // NULL: local only, where the provider wants no registration for that
-};
-
-// What an event of prov->epfd points to; NULL: prov->wakefd.
-struct lieni_ofi_watch {
-    struct lieni_ep *ep;
-    bool eq; // its event queue's descriptor, not its completion queue's
 };
 
 // The half-open part; written by the CM thread until `over`.
@@ -122,8 +166,14 @@ struct lieni_ep {
     struct fid_ep *ep;
     struct fid_cq *cq;
     struct fid_eq *eq;
-    bool unproven; // an endpoint of it was closed without proof
-    int cq_fd;     // -1 until registered with prov->epfd
+    struct lieni_ofi_name name; // CM thread, then progress context
+    bool enabled;               // something can have been posted; CM thread, then progress context
+    bool unproven;              // an endpoint of it was closed without proof
+    bool device_gone;           // its device went away; progress context
+    bool shut; // by the peer, not told yet: what it had sent before comes first; progress context
+    _Atomic uint64_t
+        refused_since; // when the full queue first refused a post, and nothing moved since; 0: it did
+    int cq_fd;         // -1 until registered with prov->epfd
     int eq_fd;
 
     TAILQ_ENTRY(lieni_ep) ring_link;
@@ -166,6 +216,8 @@ int lieni_ofi_open(const struct lieni_ofi *ofi, const struct lieni_prov_args *ar
 void lieni_ofi_close(struct lieni_prov *prov);
 int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lieni_domain **domain);
 int lieni_ofi_domain_close(struct lieni_domain *domain, enum lieni_proof *proof);
+void lieni_ofi_domain_limits(struct lieni_domain *domain, struct lieni_limits *limits);
+uint32_t lieni_ofi_read_depth(struct lieni_prov *prov, const char *host);
 int lieni_ofi_mr_reg(struct lieni_domain *domain, void *addr, size_t len, unsigned access,
                      struct lieni_mr **mr, struct lieni_mr_info *info);
 int lieni_ofi_mr_close(struct lieni_mr *mr);
@@ -190,6 +242,8 @@ enum lieni_proof lieni_ofi_close_fids(struct lieni_ep *ep, uint64_t *late);
 void lieni_ofi_ep_enter(struct lieni_ep *ep, enum lieni_ofi_ep_state state);
 // The local descriptor of a region.
 void *lieni_ofi_desc(const struct lieni_mr *mr);
+// Learns the name of an endpoint that is connected, where its end is proved by that. One made under another name is not known any more.
+void lieni_ofi_learn(struct lieni_ep *ep);
 
 // -- ofi_cm.c ----------------------------------------------------------------------------------------------------------------------
 
@@ -209,6 +263,9 @@ unsigned lieni_ofi_poll(struct lieni_prov *prov, struct lieni_event *events, uns
 void lieni_ofi_touch(struct lieni_ep *ep);
 // Takes it off the ring and out of prov->epfd. Progress context.
 void lieni_ofi_forget(struct lieni_ep *ep);
+// Watches the descriptor of the domain's device, and ends that.
+int lieni_ofi_watch_device(struct lieni_domain *domain);
+void lieni_ofi_unwatch_device(struct lieni_domain *domain);
 // Wakes whoever sleeps on the provider's descriptor.
 void lieni_ofi_wake(struct lieni_prov *prov);
 // Reads the endpoint's queue to its end and returns the number of entries, which prove nothing. After fi_close(ep).
@@ -218,6 +275,7 @@ uint64_t lieni_ofi_drain(struct lieni_ep *ep);
 #define LIENI_OFI_OPS                                                                              \
     .close = lieni_ofi_close, .fd = lieni_ofi_fd, .arm = lieni_ofi_arm, .poll = lieni_ofi_poll,    \
     .domain_open = lieni_ofi_domain_open, .domain_close = lieni_ofi_domain_close,                  \
+    .domain_limits = lieni_ofi_domain_limits, .read_depth = lieni_ofi_read_depth,                  \
     .mr_reg = lieni_ofi_mr_reg, .mr_close = lieni_ofi_mr_close, .listen = lieni_ofi_listen,        \
     .connect = lieni_ofi_connect, .post_send = lieni_ofi_post_send,                                \
     .post_recv = lieni_ofi_post_recv, .post_read = lieni_ofi_post_read,                            \

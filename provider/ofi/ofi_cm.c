@@ -131,6 +131,11 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
     // What providers offer by default (tcp: 256) may be fewer than the credits that were promised.
     if (info->rx_attr->size < ep->cm.n_recvs)
         info->rx_attr->size = ep->cm.n_recvs;
+    if (ep->prov->ofi->connected_queues) {
+        size_t rest = ep->posts_max - ep->cm.n_recvs;
+        info->tx_attr->size = rest > 0 ? rest : 1;
+        info->rx_attr->size = ep->cm.n_recvs > 0 ? ep->cm.n_recvs : 1;
+    }
     rc = fi_endpoint(domain->domain, info, &ep->ep, NULL);
     if (rc != 0)
         return failed(ep, "fi_endpoint", rc);
@@ -139,6 +144,11 @@ static int create(struct lieni_ep *ep, struct fi_info *info)
         rc = fi_ep_bind(ep->ep, &ep->cq->fid, FI_TRANSMIT | FI_RECV);
     if (rc == 0)
         rc = fi_enable(ep->ep);
+    ep->enabled = rc == 0;
+    // Before the first receive: it may never get as far as to be connected.
+    const struct lieni_ofi_device_ops *device = ep->prov->ofi->device;
+    if (rc == 0 && device)
+        device->made(domain->device, &ep->name);
     return rc == 0 ? 0 : failed(ep, "binding the endpoint", rc);
 }
 
@@ -329,6 +339,8 @@ static void *run(void *arg)
     struct lieni_ep *ep = arg;
     struct lieni_prov *prov = ep->prov;
     int code = ep->cm.server ? serve(ep) : dial(ep);
+    if (code == 0)
+        lieni_ofi_learn(ep);
     if (code == 0)
         code = descriptors(ep);
     ep->cm.status = code;

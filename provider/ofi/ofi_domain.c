@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -20,6 +21,8 @@
 #define CLOSE_WAIT_MS 200u
 // Tries for a random key: a second collision of 64 bits is a broken random source.
 #define KEY_TRIES 8
+// What is registered to see whether that is cached.
+#define PROBE_BYTES 4096u
 
 // What we can obey; anything else a provider asks for, we cannot use it.
 static const int mr_modes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -35,6 +38,7 @@ static struct fi_info *make_hints(const struct lieni_ofi *ofi)
     hints->mode = ofi->mode;
     hints->addr_format = FI_FORMAT_UNSPEC;
     hints->ep_attr->type = FI_EP_MSG;
+    hints->ep_attr->protocol = ofi->protocol;
     hints->domain_attr->threading = FI_THREAD_SAFE;
     hints->domain_attr->mr_mode = mr_modes;
     hints->fabric_attr->prov_name = strdup(ofi->traits->name);
@@ -53,6 +57,8 @@ static const char *unusable(const struct lieni_ofi *ofi, const struct fi_info *i
         return "another provider answered";
     if (info->ep_attr->type != FI_EP_MSG)
         return "it has no connected endpoints (FI_EP_MSG)";
+    if (ofi->protocol != 0 && info->ep_attr->protocol != ofi->protocol)
+        return "it has another protocol";
     if ((info->domain_attr->mr_mode & ~mr_modes) != 0)
         return "it wants a way of registering memory that Lien does not have";
     if ((info->mode & ~ofi->mode) != 0)
@@ -242,6 +248,109 @@ static bool is_local(const char *host)
     return local;
 }
 
+static uint32_t least(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+// The limits of the domain, and what its device has to say.
+static int open_device(struct lieni_domain *domain, const char *host)
+{
+    struct lieni_prov *prov = domain->prov;
+    const struct lieni_traits *traits = prov->ofi->traits;
+    const struct lieni_ofi_device_ops *ops = prov->ofi->device;
+    domain->limits = (struct lieni_limits){.read_piece_max = traits->read_piece_max,
+                                           .reads_max = traits->reads_max,
+                                           .posts_max = traits->posts_max};
+    domain->device_fd = -1;
+    if (!ops)
+        return 0;
+    // What listens at any address says 0 here.
+    size_t largest = domain->info->ep_attr->max_msg_size;
+    if (largest != 0)
+        domain->limits.read_piece_max = least(traits->read_piece_max, largest);
+    int code = ops->open(prov, host, domain->info, &domain->device);
+    if (code != 0)
+        return code;
+    ops->limits(domain->device, &domain->limits);
+    code = lieni_ofi_watch_device(domain);
+    if (code != 0)
+        ops->close(domain->device);
+    return code;
+}
+
+void lieni_ofi_domain_limits(struct lieni_domain *domain, struct lieni_limits *limits)
+{
+    *limits = domain->limits;
+}
+
+uint32_t lieni_ofi_read_depth(struct lieni_prov *prov, const char *host)
+{
+    const struct lieni_ofi_device_ops *ops = prov->ofi->device;
+    return ops ? ops->read_depth(prov, host) : 0;
+}
+
+static void refused_registration(struct lieni_prov *prov, const void *addr, size_t len, int rc)
+{
+    char hint[128] = "";
+    struct rlimit limit;
+    if ((rc == -FI_ENOMEM || rc == -FI_EAGAIN || rc == -FI_EPERM) &&
+        getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
+        if (limit.rlim_cur == RLIM_INFINITY)
+            snprintf(hint, sizeof hint, "; RLIMIT_MEMLOCK is unlimited");
+        else
+            snprintf(hint, sizeof hint,
+                     "; the memory-lock limit (RLIMIT_MEMLOCK) is %llu bytes and may be the cause",
+                     (unsigned long long)limit.rlim_cur);
+    }
+    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_EREGISTER, "registering %zu bytes at %p: %s (%d)%s",
+                  len, addr, fi_strerror(-rc), -rc, hint);
+}
+
+// Whether libfabric gives out the same region twice: two live ones of one page have the same key.
+static int is_cached(struct lieni_domain *domain, void *page, bool *cached)
+{
+    const uint64_t access = FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ;
+    struct fid_mr *first, *second;
+    *cached = false;
+    int rc = fi_mr_reg(domain->domain, page, PROBE_BYTES, access, 0, 0, 0, &first, NULL);
+    if (rc != 0)
+        return rc;
+    rc = fi_mr_reg(domain->domain, page, PROBE_BYTES, access, 0, 0, 0, &second, NULL);
+    if (rc == 0) {
+        *cached = fi_mr_key(first) == fi_mr_key(second);
+        fi_close(&second->fid);
+    }
+    fi_close(&first->fid);
+    return rc;
+}
+
+// libfabric's registration cache is off, whatever the environment says by now: it looked at it once, which may have been before us. Seen where the provider makes the keys; elsewhere none is used.
+static int check_uncached(struct lieni_domain *domain)
+{
+    struct lieni_prov *prov = domain->prov;
+    bool cached;
+    if ((domain->info->domain_attr->mr_mode & FI_MR_PROV_KEY) == 0)
+        return 0;
+    void *page = mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                      0);
+    if (page == MAP_FAILED)
+        return LIEN_ENOMEM;
+    int rc = is_cached(domain, page, &cached);
+    if (rc != 0)
+        refused_registration(prov, page, PROBE_BYTES, rc);
+    munmap(page, PROBE_BYTES);
+    if (rc != 0)
+        return LIEN_EREGISTER;
+    if (!cached)
+        return 0;
+    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_ENOPROVIDER,
+                  "libfabric's registration cache is on: libfabric was used before "
+                  "FI_MR_CACHE_MAX_COUNT was 0; set it before the process starts, or load Lien "
+                  "earlier");
+    return LIEN_ENOPROVIDER;
+}
+
 int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lieni_domain **out)
 {
     if (host && !is_local(host)) {
@@ -249,12 +358,15 @@ int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lien
                       "'%s' is no numeric address of this machine", host);
         return LIEN_ENODEV;
     }
+    int code = prov->ofi->device ? prov->ofi->device->serves(prov, host) : 0;
+    if (code != 0)
+        return code;
     struct lieni_domain *domain = calloc(1, sizeof *domain);
     if (!domain)
         return LIEN_ENOMEM;
     domain->prov = prov;
     TAILQ_INIT(&domain->eps);
-    int code = find(prov, host, LIEN_ENODEV, &domain->info);
+    code = find(prov, host, LIEN_ENODEV, &domain->info);
     if (code != 0)
         goto fail_find;
     int rc = fi_fabric(domain->info->fabric_attr, &domain->fabric, NULL);
@@ -267,11 +379,18 @@ int lieni_ofi_domain_open(struct lieni_prov *prov, const char *host, struct lien
         code = lieni_ofi_fail(prov, LIEN_LOG_ERROR, "fi_domain", rc);
         goto fail_domain;
     }
+    code = check_uncached(domain);
+    if (code == 0)
+        code = open_device(domain, host);
+    if (code != 0)
+        goto fail_device;
     pthread_mutex_lock(&prov->lock);
     TAILQ_INSERT_TAIL(&prov->domains, domain, link);
     pthread_mutex_unlock(&prov->lock);
     *out = domain;
     return 0;
+fail_device:
+    fi_close(&domain->domain->fid);
 fail_domain:
     fi_close(&domain->fabric->fid);
 fail_fabric:
@@ -298,6 +417,9 @@ int lieni_ofi_domain_close(struct lieni_domain *domain, enum lieni_proof *proof)
     rc = fi_close(&domain->fabric->fid);
     if (rc != 0)
         lieni_ofi_fail(prov, LIEN_LOG_WARN, "fi_close(fabric)", rc);
+    lieni_ofi_unwatch_device(domain);
+    if (domain->device)
+        prov->ofi->device->close(domain->device);
     pthread_mutex_lock(&prov->lock);
     TAILQ_REMOVE(&prov->domains, domain, link);
     pthread_mutex_unlock(&prov->lock);
@@ -307,23 +429,6 @@ int lieni_ofi_domain_close(struct lieni_domain *domain, enum lieni_proof *proof)
 }
 
 // -- Regions -----------------------------------------------------------------------------------------------------------------------
-
-static void refused_registration(struct lieni_prov *prov, const void *addr, size_t len, int rc)
-{
-    char hint[128] = "";
-    struct rlimit limit;
-    if ((rc == -FI_ENOMEM || rc == -FI_EAGAIN || rc == -FI_EPERM) &&
-        getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
-        if (limit.rlim_cur == RLIM_INFINITY)
-            snprintf(hint, sizeof hint, "; RLIMIT_MEMLOCK is unlimited");
-        else
-            snprintf(hint, sizeof hint,
-                     "; the memory-lock limit (RLIMIT_MEMLOCK) is %llu bytes and may be the cause",
-                     (unsigned long long)limit.rlim_cur);
-    }
-    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_EREGISTER, "registering %zu bytes at %p: %s (%d)%s",
-                  len, addr, fi_strerror(-rc), -rc, hint);
-}
 
 // A key nobody can guess, of the size the provider has.
 static uint64_t random_key(struct lieni_domain *domain)

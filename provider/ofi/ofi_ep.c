@@ -18,6 +18,9 @@
 
 _Static_assert(sizeof(void *) == 8, "op_context carries 64 bits");
 
+// How long a queue may say that it is full before the endpoint counts as broken: far longer than a full queue needs to move, or fails to by the connection's own timers.
+#define REFUSED_NS UINT64_C(10000000000)
+
 #define TO(state) (1u << (state))
 
 static const uint8_t may_enter[] = {
@@ -94,6 +97,23 @@ static int make_info(struct lieni_domain *domain, const char *host, uint16_t por
     return 0;
 }
 
+// The domain's own address, without a port: where a connection has to leave from.
+static int leave_from(const struct lieni_domain *domain, struct fi_info *info)
+{
+    size_t len = domain->info->src_addrlen;
+    void *addr = len >= sizeof(struct sockaddr_in) ? malloc(len) : NULL;
+    if (!addr)
+        return domain->info->src_addr ? LIEN_ENOMEM : 0;
+    memcpy(addr, domain->info->src_addr, len);
+    if (((struct sockaddr *)addr)->sa_family == AF_INET6)
+        ((struct sockaddr_in6 *)addr)->sin6_port = 0;
+    else
+        ((struct sockaddr_in *)addr)->sin_port = 0;
+    info->src_addr = addr;
+    info->src_addrlen = len;
+    return 0;
+}
+
 static void free_ep(struct lieni_ep *ep)
 {
     if (ep->cm.wakefd >= 0)
@@ -106,22 +126,23 @@ static void free_ep(struct lieni_ep *ep)
     free(ep);
 }
 
-static int check_args(struct lieni_prov *prov, const struct lieni_ep_args *args)
+static int check_args(struct lieni_domain *domain, const struct lieni_ep_args *args)
 {
-    const struct lieni_traits *traits = prov->ofi->traits;
-    if (args->posts_max >= 1 && args->posts_max <= traits->posts_max &&
-        args->n_recvs <= args->posts_max)
-        return 0;
-    lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_EINVAL,
-                  "an endpoint of %u posts with %zu receives; the limit is %u", args->posts_max,
-                  args->n_recvs, traits->posts_max);
-    return LIEN_EINVAL;
+    struct lieni_prov *prov = domain->prov;
+    if (args->posts_max < 1 || args->posts_max > domain->limits.posts_max ||
+        args->n_recvs > args->posts_max) {
+        lieni_ofi_say(prov, LIEN_LOG_ERROR, LIEN_EINVAL,
+                      "an endpoint of %u posts with %zu receives; the limit is %u", args->posts_max,
+                      args->n_recvs, domain->limits.posts_max);
+        return LIEN_EINVAL;
+    }
+    return prov->ofi->device ? prov->ofi->device->usable(domain->device) : 0;
 }
 
 static int make_ep(struct lieni_domain *domain, const struct lieni_ep_args *args, bool server,
                    struct lieni_ep **out)
 {
-    int code = check_args(domain->prov, args);
+    int code = check_args(domain, args);
     if (code != 0)
         return code;
     struct lieni_ep *ep = calloc(1, sizeof *ep);
@@ -193,6 +214,8 @@ int lieni_ofi_connect(struct lieni_domain *domain, const struct lieni_ep_args *a
     if (code != 0)
         return code;
     code = make_info(domain, args->host, args->port, false, &ep->cm.info);
+    if (code == 0 && ep->prov->ofi->connected_queues)
+        code = leave_from(domain, ep->cm.info);
     if (code == 0)
         code = listed(ep);
     if (code != 0) {
@@ -303,21 +326,38 @@ static int post_begin(struct lieni_ep *ep)
     return code;
 }
 
+// Whether the queue is full as it says. Verbs says so of every post that failed, even on a queue pair that is broken (libfabric-facts 1.4): when nothing moved for longer than any queue
+// takes, it is no longer believed.
+static bool full(struct lieni_ep *ep, bool refused)
+{
+    struct lieni_prov *prov = ep->prov;
+    if (!refused) {
+        atomic_store_explicit(&ep->refused_since, 0, memory_order_relaxed);
+        return false;
+    }
+    uint64_t now = prov->env->now(prov->env->self);
+    uint64_t since = atomic_load_explicit(&ep->refused_since, memory_order_relaxed);
+    if (since == 0)
+        atomic_store_explicit(&ep->refused_since, now, memory_order_relaxed);
+    return since == 0 || now - since < REFUSED_NS;
+}
+
 static int post_end(struct lieni_ep *ep, const char *what, ssize_t rc)
 {
     if (rc != 0)
         atomic_fetch_sub_explicit(&ep->outstanding, 1, memory_order_relaxed);
     if (rc == 0 || rc == -FI_EAGAIN)
         lieni_ofi_touch(ep);
+    bool again = full(ep, rc == -FI_EAGAIN);
     struct lieni_prov *prov = ep->prov;
     pthread_mutex_unlock(&ep->post_lock); // a shutdown may follow at once: ep is not ours any more
     if (rc == 0)
         return 0;
-    if (rc == -FI_EAGAIN)
+    if (again)
         return LIEN_EAGAIN;
     int code = lieni_ofi_fail(prov, LIEN_LOG_WARN, what, rc);
     // EAGAIN, EBUSY and EINVAL would invite another try; the endpoint is broken.
-    return code == LIEN_EINVAL || code == LIEN_EBUSY ? LIEN_EIO : code;
+    return code == LIEN_EINVAL || code == LIEN_EBUSY || code == LIEN_EAGAIN ? LIEN_EIO : code;
 }
 
 // The op_context is the number itself: never followed, here or in libfabric.
@@ -349,7 +389,7 @@ int lieni_ofi_post_recv(struct lieni_ep *ep, void *buf, size_t len, struct lieni
 int lieni_ofi_post_read(struct lieni_ep *ep, void *dst, size_t len, struct lieni_mr *mr,
                         uint64_t remote_addr, uint64_t remote_key, uint64_t context)
 {
-    if (len > ep->prov->ofi->traits->read_piece_max)
+    if (len > ep->domain->limits.read_piece_max)
         return LIEN_EMSGSIZE;
     int code = post_begin(ep);
     if (code != 0)
@@ -385,13 +425,50 @@ void lieni_ofi_ep_shutdown(struct lieni_ep *ep)
     }
 }
 
+void lieni_ofi_learn(struct lieni_ep *ep)
+{
+    const struct lieni_ofi_device_ops *ops = ep->prov->ofi->device;
+    struct sockaddr_storage own = {0}, peer = {0};
+    size_t own_len = sizeof own, peer_len = sizeof peer;
+    if (!ops)
+        return;
+    struct lieni_ofi_name name = {0};
+    if (fi_getname(&ep->ep->fid, &own, &own_len) != 0 ||
+        fi_getpeer(ep->ep, &peer, &peer_len) != 0 ||
+        !ops->learn(ep->domain->device, (struct sockaddr *)&own, (struct sockaddr *)&peer, &name))
+        return; // down again already: as it was made
+    if (ep->name.number != 0 && ep->name.number != name.number)
+        name = (struct lieni_ofi_name){0};
+    ep->name = name;
+}
+
+// Whether there is an endpoint whose end can be proved. Before fi_close.
+static bool provable(struct lieni_ep *ep)
+{
+    const struct lieni_ofi *ofi = ep->prov->ofi;
+    if (!ofi->traits->ep_end_proves)
+        return false;
+    return !ofi->device || ofi->device->there(ep->domain->device, &ep->name);
+}
+
+// Whether the endpoint that was just closed is gone.
+static bool proved(struct lieni_ep *ep)
+{
+    const struct lieni_ofi *ofi = ep->prov->ofi;
+    return !ofi->device || ofi->device->gone(ep->domain->device, &ep->name);
+}
+
 enum lieni_proof lieni_ofi_close_fids(struct lieni_ep *ep, uint64_t *late)
 {
     struct lieni_prov *prov = ep->prov;
     struct fid_ep *fid = ep->ep;
-    int rc = fid ? fi_close(&fid->fid) : 0; // no endpoint was made: nothing was posted
-    if (fid && (rc != 0 || !prov->ofi->traits->ep_end_proves))
+    // No endpoint was made, or none that takes posts: there is nothing to prove.
+    bool posted = fid && ep->enabled, may = posted && provable(ep);
+    int rc = fid ? fi_close(&fid->fid) : 0;
+    if (rc != 0 || (posted && !(may && proved(ep))))
         ep->unproven = true;
+    ep->name = (struct lieni_ofi_name){0}; // the next try has another
+    ep->enabled = false;
     ep->ep = NULL;
     if (ep->cq)
         *late += lieni_ofi_drain(ep);

@@ -118,6 +118,7 @@ static void entry_read(struct lieni_ep *ep)
 {
     // Entries that match no post (libfabric-facts 1.1) must not make room that is not there.
     unsigned now = atomic_load_explicit(&ep->outstanding, memory_order_relaxed);
+    atomic_store_explicit(&ep->refused_since, 0, memory_order_relaxed);
     while (now > 0 &&
            !atomic_compare_exchange_weak_explicit(&ep->outstanding, &now, now - 1,
                                                   memory_order_relaxed, memory_order_relaxed))
@@ -207,7 +208,7 @@ static unsigned read_queue(struct lieni_ep *ep, struct lieni_event *events, unsi
     return n;
 }
 
-// Connection events, into one slot.
+// Connection events, into one slot. The peer's shutdown is told when the completion queue was empty once more: a device's connection events overtake the last messages.
 static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
 {
     unsigned n = 0;
@@ -217,8 +218,7 @@ static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
         uint32_t kind = 0;
         ssize_t rc = fi_eq_read(ep->eq, &kind, buffer, sizeof buffer, 0);
         if (rc >= 0) {
-            if (kind == FI_SHUTDOWN)
-                went_down(ep, 0, event, &n);
+            ep->shut = ep->shut || kind == FI_SHUTDOWN;
         } else if (rc == -FI_EAVAIL) {
             struct fi_eq_err_entry entry = {0};
             rc = fi_eq_readerr(ep->eq, &entry, 0);
@@ -233,6 +233,16 @@ static unsigned read_events(struct lieni_ep *ep, struct lieni_event *event)
     return n;
 }
 
+// Tells the end of an endpoint whose device went away, since its queues may never say; or that the peer shut down.
+static unsigned tell_end(struct lieni_ep *ep, struct lieni_event *event)
+{
+    unsigned n = 0;
+    int error = ep->device_gone ? FI_ENODEV : 0;
+    ep->device_gone = ep->shut = false;
+    went_down(ep, error, event, &n);
+    return n;
+}
+
 // Serves one endpoint: at most `max` events, at least one slot.
 static unsigned serve(struct lieni_ep *ep, struct lieni_event *events, unsigned max, bool *empty)
 {
@@ -241,9 +251,17 @@ static unsigned serve(struct lieni_ep *ep, struct lieni_event *events, unsigned 
     pthread_mutex_unlock(&ep->cq_lock);
     if (n == max)
         *empty = false;
+    else if (ep->device_gone || (ep->shut && *empty))
+        n += tell_end(ep, &events[n]);
     else if (ep->look_eq)
         n += read_events(ep, &events[n]);
     return n;
+}
+
+// Whether it has an end to tell: it must not sleep before.
+static bool ends(const struct lieni_ep *ep)
+{
+    return ep->device_gone || ep->shut;
 }
 
 // 0: both queues are empty and their descriptors will tell. Asked one by one, to know which one refused.
@@ -332,13 +350,49 @@ int lieni_ofi_fd(struct lieni_prov *prov)
     return prov->epfd;
 }
 
+int lieni_ofi_watch_device(struct lieni_domain *domain)
+{
+    int fd = domain->prov->ofi->device->fd(domain->device);
+    domain->watch = (struct lieni_ofi_watch){.domain = domain};
+    int code = watch(domain->prov, &domain->watch, fd);
+    if (code == 0)
+        domain->device_fd = fd;
+    return code;
+}
+
+void lieni_ofi_unwatch_device(struct lieni_domain *domain)
+{
+    if (domain->device_fd >= 0)
+        epoll_ctl(domain->prov->epfd, EPOLL_CTL_DEL, domain->device_fd, NULL);
+    domain->device_fd = -1;
+}
+
+static void look_at_device(struct lieni_domain *domain)
+{
+    struct lieni_prov *prov = domain->prov;
+    if (!prov->ofi->device->look(domain->device))
+        return;
+    lieni_ofi_unwatch_device(domain); // it has nothing more to say, or would go on saying it
+    pthread_mutex_lock(&prov->lock);
+    struct lieni_ep *ep;
+    TAILQ_FOREACH(ep, &domain->eps, link)
+    {
+        ep->device_gone = true;
+        if (ep->cq_fd >= 0 && ep->cm.over && !ep->linked)
+            ring_add(prov, ep);
+    }
+    pthread_mutex_unlock(&prov->lock);
+}
+
 static void collect(struct lieni_prov *prov)
 {
     struct epoll_event ready[EPOLL_BATCH];
     int n = epoll_wait(prov->epfd, ready, EPOLL_BATCH, 0);
     for (int i = 0; i < n; i++) {
         const struct lieni_ofi_watch *what = ready[i].data.ptr;
-        if (what) {
+        if (what && what->domain) {
+            look_at_device(what->domain);
+        } else if (what) {
             what->ep->quiet = 0;
             if (what->eq) {
                 what->ep->look_eq = true;
@@ -378,7 +432,7 @@ unsigned lieni_ofi_poll(struct lieni_prov *prov, struct lieni_event *events, uns
         unsigned got = serve(ep, &events[n], max - n < TURN ? max - n : TURN, &empty);
         n += got;
         ep->quiet = got == 0 && empty ? ep->quiet + 1 : 0;
-        if (ep->quiet < QUIET_MAX || try_sleep(ep) != 0)
+        if (ends(ep) || ep->quiet < QUIET_MAX || try_sleep(ep) != 0)
             ring_put(ep);
         else
             ring_leave(ep);
@@ -395,7 +449,8 @@ int lieni_ofi_arm(struct lieni_prov *prov)
         struct lieni_ep *ep = ring_take(prov);
         if (!ep)
             break;
-        if (atomic_load(&ep->touched) || try_sleep(ep) != 0) { // posted to: entries are likely
+        if (atomic_load(&ep->touched) || ends(ep) ||
+            try_sleep(ep) != 0) { // posted to: entries are likely
             ring_put(ep);
             return LIEN_EAGAIN;
         }

@@ -160,6 +160,21 @@ static int domain_open(struct lieni_prov *prov, const char *host, struct lieni_d
     return 0;
 }
 
+static void domain_limits(struct lieni_domain *domain, struct lieni_limits *limits)
+{
+    const struct lieni_traits *traits = &domain->node->world->config.traits;
+    *limits = (struct lieni_limits){.read_piece_max = traits->read_piece_max,
+                                    .reads_max = traits->reads_max,
+                                    .posts_max = traits->posts_max};
+}
+
+static uint32_t read_depth(struct lieni_prov *prov, const char *host)
+{
+    (void)prov;
+    (void)host;
+    return 0;
+}
+
 static int domain_close(struct lieni_domain *domain, enum lieni_proof *proof)
 {
     struct sim_node *node = domain->node;
@@ -555,6 +570,8 @@ const struct lieni_provider sim_provider_ops = {
     .arm = prov_arm,
     .poll = prov_poll,
     .domain_open = domain_open,
+    .domain_limits = domain_limits,
+    .read_depth = read_depth,
     .domain_close = domain_close,
     .mr_reg = mr_reg,
     .mr_close = mr_close,

@@ -138,12 +138,12 @@ Test(access, who_shares_a_key_and_who_does_not)
         {"b", "b", 0, "", ""},
         {"ba", "a", 0, "", ""},
         {"a", "ab", 0, "", ""},
-        {"a", "ba", LIEN_EAUTH, "none of this side's", "refused: LIEN_EAUTH"},
-        {"a", "b", LIEN_EAUTH, "none of this side's", "refused: LIEN_EAUTH"},
-        {"a", "", LIEN_EAUTH, "this side requires a pre-shared key",
-         "the peer requires a pre-shared key"},
-        {"", "a", LIEN_EAUTH, "the peer requires a pre-shared key",
-         "this side requires a pre-shared key"},
+        {"a", "ba", LIEN_EAUTH, "none of the server's", "refused: LIEN_EAUTH"},
+        {"a", "b", LIEN_EAUTH, "none of the server's", "refused: LIEN_EAUTH"},
+        {"a", "", LIEN_EAUTH, "the server requires a pre-shared key",
+         "the server requires a pre-shared key"},
+        {"", "a", LIEN_EAUTH, "the client requires a pre-shared key",
+         "the client requires a pre-shared key"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (uint64_t seed = 1; seed <= 5; seed++) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/address.h"
 #include "tests/chaos/worker.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -111,7 +112,7 @@ int link_accepted(lien_listener *listener, lien_conn *conn, void *arg, void **co
 static bool address_of(unsigned to, char *address, size_t size)
 {
     unsigned port = to == worker.self ? worker.port : worker.world->slot[to].port;
-    snprintf(address, size, "127.0.0.1:%u", port);
+    snprintf(address, size, TEST_AT(port));
     return port != 0;
 }
 

@@ -9,11 +9,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/address.h"
 #include "tests/chaos/worker.h"
 
 #define POOL_BYTES    ((size_t)96 << 20)
@@ -286,10 +288,12 @@ static void open_all(void)
     lien_listener_opts_init(&listener);
     listener.conn = &conn;
     listener.on_accept = link_accepted;
-    need(lien_listener_open(worker.ctx, "127.0.0.1:0", &listener, &worker.listener),
+    snprintf(address, sizeof address, TEST_AT(0));
+    need(lien_listener_open(worker.ctx, address, &listener, &worker.listener),
          "lien_listener_open");
     need(lien_listener_address(worker.listener, address, sizeof address), "its address");
-    if (sscanf(address, "127.0.0.1:%u", &worker.port) != 1)
+    const char *colon = strrchr(address, ':');
+    if (!colon || sscanf(colon, ":%u", &worker.port) != 1)
         need(LIEN_EADDR, address);
 }
 

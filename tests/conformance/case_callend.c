@@ -673,12 +673,6 @@ static void ctx_closed(struct cf_side *side)
     }
 }
 
-// However long a busy machine lets a side stand still, it is not taken for dead.
-#define LONG                                                                                       \
-    {                                                                                              \
-        "dead_ms=120000", "read_watchdog_ms=120000"                                                \
-    }
-
 const struct cf_case cf_callend_cases[] = {
     {.group = "callend", .name = "call-deadline", .run = deadline},
     {.group = "callend", .name = "call-deadline-back", .run = deadline, .flags = CF_BACK},
@@ -686,25 +680,25 @@ const struct cf_case cf_callend_cases[] = {
      .name = "call-expired-before-start",
      .run = expired,
      .arg = BIG,
-     .settings = LONG},
+     .settings = CF_UNHURRIED},
     {.group = "callend", .name = "call-cancel", .run = cancel},
     {.group = "callend", .name = "call-cancel-back", .run = cancel, .flags = CF_BACK},
     {.group = "callend",
      .name = "write-cancel-64MiB",
      .run = write_cancel,
      .arg = BIG,
-     .settings = LONG},
+     .settings = CF_UNHURRIED},
     {.group = "callend",
      .name = "write-deadline-64MiB",
      .run = write_deadline,
      .arg = BIG,
-     .settings = LONG},
+     .settings = CF_UNHURRIED},
     {.group = "callend",
      .name = "write-dropped-64MiB",
      .run = write_dropped,
      .arg = BIG,
      .flags = CF_BACK,
-     .settings = LONG},
+     .settings = CF_UNHURRIED},
     {.group = "callend", .name = "call-dropped-any-time", .run = drop_at_any_moment},
     {.group = "callend", .name = "call-dropped-while-read", .run = drop_while_read, .arg = BIG},
     {.group = "callend", .name = "call-dropped-when-replied", .run = drop_when_replied},
@@ -712,7 +706,7 @@ const struct cf_case cf_callend_cases[] = {
      .name = "call-dropped-while-fetched",
      .run = drop_while_fetched,
      .arg = BIG,
-     .settings = LONG},
+     .settings = CF_UNHURRIED},
     {.group = "callend", .name = "request-dropped", .run = request_dropped, .arg = 16 * MIB},
     {.group = "callend",
      .name = "lost-with-calls",

@@ -258,6 +258,7 @@ static void reuse_proven(struct cf_side *side)
         const uint8_t *second = granted_once(side, side->link, pool);
         CHECK(side, second != first);
         CHECK_EQ(side, cf_stats(side).exposed_bytes, 4 * PAGE);
+        cf_sync(side); // the reader may close now: that end is proof, too
         cf_close(side, link);
         UNTIL(side, cf_stats(side).exposed_bytes == 2 * PAGE); // the other connection's stays out
         CHECK(side, next(side, pool) == first);
@@ -266,6 +267,7 @@ static void reuse_proven(struct cf_side *side)
         granted_once(side, link, NULL);
         granted_once(side, link, NULL);
         granted_once(side, side->link, NULL);
+        cf_sync(side);
         cf_close(side, link);
     }
     cf_sync(side);

@@ -603,12 +603,17 @@ static void both_ways(struct cf_side *side)
 
 const struct cf_case cf_space_cases[] = {
     {.group = "space", .name = "spaces-0-to-1MiB", .run = small_spaces},
-    {.group = "space", .name = "read-space-64MiB", .run = large_read, .arg = 64 * MIB},
+    {.group = "space",
+     .name = "read-space-64MiB",
+     .run = large_read,
+     .arg = 64 * MIB,
+     .settings = CF_UNHURRIED},
     {.group = "space",
      .name = "write-space-64MiB",
      .run = large_write,
      .arg = 64 * MIB,
-     .flags = CF_BACK},
+     .flags = CF_BACK,
+     .settings = CF_UNHURRIED},
     {.group = "space", .name = "space-batches", .run = batch},
     {.group = "space", .name = "space-batches-back", .run = batch, .flags = CF_BACK},
     {.group = "space", .name = "space-refused", .run = refused},
@@ -624,11 +629,16 @@ const struct cf_case cf_space_cases[] = {
 };
 
 const struct cf_case cf_giant_cases[] = {
-    {.group = "giant", .name = "read-space-1GiB", .run = large_read, .arg = GIB},
+    {.group = "giant",
+     .name = "read-space-1GiB",
+     .run = large_read,
+     .arg = GIB,
+     .settings = CF_UNHURRIED},
     {.group = "giant",
      .name = "write-space-1GiB",
      .run = large_write,
      .arg = GIB,
-     .flags = CF_BACK},
+     .flags = CF_BACK,
+     .settings = CF_UNHURRIED},
     {0},
 };

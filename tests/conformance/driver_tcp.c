@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The drivers over libfabric tcp, where each side is a process: contexts driven by the script's thread, and contexts with their own.
+// The drivers over real providers, where each side is a process: contexts driven by the script's thread, and contexts with their own.
 
 #include <dirent.h>
 #include <poll.h>
@@ -85,23 +85,28 @@ static void thaw(struct cf_side *side)
     CHECK(side, kill(side->peer_pid, SIGCONT) == 0);
 }
 
-const struct cf_driver cf_tcp = {.name = "tcp",
-                                 .processes = true,
-                                 .blocking = true,
-                                 .host = "127.0.0.1",
-                                 .ctx_open = open_driven,
-                                 .turn = turn_driven,
-                                 .now_ms = now_ms,
-                                 .freeze = freeze,
-                                 .thaw = thaw};
+#define DRIVEN                                                                                     \
+    .processes = true, .blocking = true, .ctx_open = open_driven, .turn = turn_driven,             \
+    .now_ms = now_ms, .freeze = freeze, .thaw = thaw
+#define THREADED                                                                                   \
+    .processes = true, .threaded = true, .blocking = true, .ctx_open = open_threaded,              \
+    .turn = turn_threaded, .now_ms = now_ms, .freeze = freeze, .thaw = thaw
+#define LOOPBACK .host = "127.0.0.1", .host6 = "[::1]"
+#define TCP      LOOPBACK, .provider = "tcp", .path = LIEN_PATH_KERNEL
+// The addresses of the RDMA device that ci/verbs-test makes.
+#define VERBS                                                                                      \
+    .serves_frozen = true, .host = "10.9.2.1", .host6 = "[fd09:2::1]", .provider = "verbs",        \
+    .path = LIEN_PATH_RDMA
+#define INLINE LOOPBACK, .path = LIEN_PATH_INLINE, .batch_max = 64 * MIB
 
-const struct cf_driver cf_tcp_thread = {.name = "tcp-thread",
-                                        .processes = true,
-                                        .threaded = true,
-                                        .blocking = true,
-                                        .host = "127.0.0.1",
-                                        .ctx_open = open_threaded,
-                                        .turn = turn_threaded,
-                                        .now_ms = now_ms,
-                                        .freeze = freeze,
-                                        .thaw = thaw};
+const struct cf_driver cf_tcp = {.name = "tcp", TCP, DRIVEN};
+const struct cf_driver cf_tcp_thread = {.name = "tcp-thread", TCP, THREADED};
+const struct cf_driver cf_verbs = {.name = "verbs", VERBS, DRIVEN};
+const struct cf_driver cf_verbs_thread = {.name = "verbs-thread", VERBS, THREADED};
+const struct cf_driver cf_stream = {.name = "stream", .provider = "stream", INLINE, DRIVEN};
+const struct cf_driver cf_stream_thread = {
+    .name = "stream-thread", .provider = "stream", INLINE, THREADED};
+const struct cf_driver cf_ws = {.name = "ws", .provider = "ws", INLINE, DRIVEN};
+const struct cf_driver cf_wss = {.name = "wss", .provider = "wss", INLINE, DRIVEN};
+const struct cf_driver cf_h2c = {.name = "h2c", .provider = "h2c", INLINE, DRIVEN};
+const struct cf_driver cf_h2 = {.name = "h2", .provider = "h2", INLINE, DRIVEN};

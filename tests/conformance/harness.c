@@ -452,7 +452,10 @@ void cf_close(struct cf_side *side, struct cf_link *link)
 
 static void say(const lien_log_line *line, void *arg)
 {
-    const struct cf_side *side = arg;
+    struct cf_side *side = arg;
+    if (line->code == atomic_load(&side->log_code) && line->code != 0)
+        atomic_fetch_add(&side->log_lines, strstr(line->text, side->log_want[0]) != NULL &&
+                                               strstr(line->text, side->log_want[1]) != NULL);
     if (getenv("LIEN_TEST_LOG"))
         fprintf(stderr, "%llu [%s] %llx %d %s\n", (unsigned long long)cf_real_ms() % 1000000,
                 side->role == CF_OWNER ? "owner" : "reader", (unsigned long long)line->conn,

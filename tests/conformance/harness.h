@@ -39,6 +39,12 @@ enum cf_role {
 #define CF_ENDS (1u << 1) // its connections end by themselves: on_lost is no failure
 #define CF_BACK (1u << 2) // the owner calls, not the reader: see cf_calls()
 
+// Settings with which a side is not taken for dead, however long a busy machine lets it stand still: it fills and compares much memory, and makes no progress meanwhile.
+#define CF_UNHURRIED                                                                               \
+    {                                                                                              \
+        "dead_ms=120000", "read_watchdog_ms=120000"                                                \
+    }
+
 struct cf_side;
 
 struct cf_case {
@@ -54,14 +60,20 @@ struct cf_case {
 extern const struct cf_case cf_read_cases[], cf_layout_cases[], cf_message_cases[],
     cf_grant_cases[], cf_refuse_cases[], cf_end_cases[], cf_memory_cases[], cf_conn_cases[],
     cf_call_cases[], cf_serve_cases[], cf_space_cases[], cf_giant_cases[], cf_callend_cases[],
-    cf_reuse_cases[];
+    cf_reuse_cases[], cf_batch_cases[];
 
 struct cf_driver {
     const char *name;
-    bool processes;   // a process for each side
-    bool threaded;    // contexts have a progress thread of their own
-    bool blocking;    // blocking functions can be used
-    const char *host; // where the owner listens
+    const char
+        *provider; // of the connections; where sides are processes it is asked for by LIEN_PROVIDER
+    lien_path path;
+    uint64_t batch_max; // bytes that it moves in one read, 0: no limit
+    bool processes;     // a process for each side
+    bool threaded;      // contexts have a progress thread of their own
+    bool blocking;      // blocking functions can be used
+    bool serves_frozen; // READs go on while the owner's process stands still
+    const char *host;   // where the owner listens
+    const char *host6;
     int (*ctx_open)(struct cf_side *side, lien_ctx_opts *opts, lien_ctx **ctx);
     // Lets something happen; `still`: but not by this side's progress. May sleep for a ms or so.
     void (*turn)(struct cf_side *side, bool still);
@@ -71,7 +83,8 @@ struct cf_driver {
     void (*freeze)(struct cf_side *side);
     void (*thaw)(struct cf_side *side);
 };
-extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_sim;
+extern const struct cf_driver cf_tcp, cf_tcp_thread, cf_verbs, cf_verbs_thread, cf_sim, cf_stream,
+    cf_stream_thread, cf_ws, cf_wss, cf_h2c, cf_h2;
 
 // One connection, at one side.
 struct cf_link {
@@ -131,6 +144,9 @@ struct cf_side {
     uint64_t head_bytes;         // of messages sent: all that Lien may copy
     _Atomic uint64_t call_bytes; // arguments and replies: some of these too
     bool over;                   // the script ended
+    _Atomic int log_code;        // log lines of this code are looked at
+    char log_want[2][64];        // and must have these texts
+    _Atomic unsigned log_lines;  // that had
 };
 
 // -- Failing and waiting --

@@ -34,10 +34,12 @@
 static const struct cf_case *const lists[] = {
     cf_read_cases,  cf_layout_cases, cf_message_cases, cf_grant_cases, cf_refuse_cases,
     cf_end_cases,   cf_memory_cases, cf_conn_cases,    cf_call_cases,  cf_serve_cases,
-    cf_space_cases, cf_giant_cases,  cf_callend_cases, cf_reuse_cases};
+    cf_space_cases, cf_giant_cases,  cf_callend_cases, cf_reuse_cases, cf_batch_cases};
 #define N_LISTS (sizeof(lists) / sizeof(lists[0]))
 
-static const struct cf_driver *const drivers[] = {&cf_sim, &cf_tcp, &cf_tcp_thread};
+static const struct cf_driver *const drivers[] = {
+    &cf_sim, &cf_tcp, &cf_tcp_thread, &cf_verbs, &cf_verbs_thread, &cf_stream, &cf_stream_thread,
+    &cf_ws,  &cf_wss, &cf_h2c,        &cf_h2};
 #define N_DRIVERS (sizeof(drivers) / sizeof(drivers[0]))
 
 enum verdict {
@@ -175,6 +177,7 @@ static int run_side(const struct cf_case *test, const struct cf_driver *driver, 
     if (!driver->processes)
         return run_sim(test);
     side_init(&side, test, driver, strcmp(role, "owner") == 0 ? CF_OWNER : CF_READER, control);
+    setenv("LIEN_PROVIDER", driver->provider, 1);
     int pid = getpid(), peer;
     cf_tell(&side, &pid, sizeof(pid));
     cf_hear(&side, &peer, sizeof(peer));

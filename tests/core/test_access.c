@@ -375,7 +375,8 @@ Test(bootstrap, who_shares_a_key_gets_through)
         if (cases[i].through) {
             expect_ready();
         } else {
-            expect_failed(SERVER, LIEN_EAUTH, "the peer's pre-shared key is none of this side's");
+            expect_failed(SERVER, LIEN_EAUTH,
+                          "the client's pre-shared key is none of the server's");
             expect_failed(CLIENT, LIEN_EAUTH, "the peer refused: LIEN_EAUTH");
         }
         lieni_keyring_close(client);
@@ -389,11 +390,11 @@ Test(bootstrap, both_have_keys_or_neither)
     meet(NULL, NULL);
     expect_ready();
     meet(ring, NULL);
-    expect_failed(SERVER, LIEN_EAUTH, "the peer requires a pre-shared key, this side has none");
-    expect_failed(CLIENT, LIEN_EAUTH, "this side requires a pre-shared key, the peer has none");
+    expect_failed(SERVER, LIEN_EAUTH, "the client requires a pre-shared key, the server has none");
+    expect_failed(CLIENT, LIEN_EAUTH, "the client requires a pre-shared key, the server has none");
     meet(NULL, ring);
-    expect_failed(SERVER, LIEN_EAUTH, "this side requires a pre-shared key, the peer has none");
-    expect_failed(CLIENT, LIEN_EAUTH, "the peer requires a pre-shared key, this side has none");
+    expect_failed(SERVER, LIEN_EAUTH, "the server requires a pre-shared key, the client has none");
+    expect_failed(CLIENT, LIEN_EAUTH, "the server requires a pre-shared key, the client has none");
     lieni_keyring_close(ring);
 }
 
@@ -497,7 +498,7 @@ static void downgrade(int by, void (*change)(struct lieni_offer *offer), const c
     if (offer.keyed)
         expect_failed(SERVER, LIEN_EAUTH, "an offer was changed on the way");
     else
-        expect_failed(!by, LIEN_EAUTH, "this side requires a pre-shared key");
+        expect_failed(!by, LIEN_EAUTH, "requires a pre-shared key");
     lieni_keyring_close(ring);
 }
 
@@ -568,7 +569,7 @@ Test(middle, replay)
     }
     start(ring, ring);
     feed(SERVER, heard[CLIENT], lens[CLIENT]);
-    expect_failed(SERVER, LIEN_EAUTH, "none of this side's"); // its nonce is another
+    expect_failed(SERVER, LIEN_EAUTH, "none of the server's"); // its nonce is another
     feed(CLIENT, heard[SERVER], lens[SERVER]);
     expect_failed(CLIENT, LIEN_EAUTH, "did not prove");
     lieni_keyring_close(ring);
@@ -623,7 +624,7 @@ Test(middle, parts_of_the_proof)
         start(ring, ring);
         carry(CLIENT, 8 + 4 + 72 + 64 + 4 + 32 * (size_t)half, 1);
         expect_failed(SERVER, LIEN_EAUTH,
-                      half == 0 ? "none of this side's" : "an offer was changed on the way");
+                      half == 0 ? "none of the server's" : "an offer was changed on the way");
         expect_failed(CLIENT, LIEN_EAUTH, "the peer refused: LIEN_EAUTH");
     }
     lieni_keyring_close(ring);

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "tests/address.h"
 #include "tests/fault/fault.h"
 #include "tests/fault/fault_peer.h"
 
@@ -163,8 +164,9 @@ int fault_peer_main(const char *const *settings)
     lien_listener_opts listener_opts;
     lien_listener_opts_init(&listener_opts);
     listener_opts.conn = &conn_opts;
-    CHECK_EQ(lien_listener_open(s->side.ctx, "127.0.0.1:0", &listener_opts, &s->listener), 0);
     char address[96];
+    snprintf(address, sizeof address, TEST_AT(0));
+    CHECK_EQ(lien_listener_open(s->side.ctx, address, &listener_opts, &s->listener), 0);
     CHECK_EQ(lien_listener_address(s->listener, address, sizeof address), 0);
     printf("%s\n", address);
     fflush(stdout);

@@ -216,12 +216,12 @@ static void refused(const lien_psk *keys, size_t n, const char *there, const cha
 
 static void wrong_and_missing_keys(void)
 {
-    refused(just_b, 1, "the peer's pre-shared key is none of this side's", "LIEN_EAUTH");
-    refused(NULL, 0, "this side requires a pre-shared key, the peer has none",
-            "the peer requires a pre-shared key, this side has none");
+    refused(just_b, 1, "the client's pre-shared key is none of the server's", "LIEN_EAUTH");
+    refused(NULL, 0, "the server requires a pre-shared key, the client has none",
+            "the server requires a pre-shared key, the client has none");
     before = descriptors();
     for (int i = 0; i < 5; i++)
-        refused(just_b, 1, "none of this side's", "LIEN_EAUTH");
+        refused(just_b, 1, "none of the server's", "LIEN_EAUTH");
     CHECK(fault_until(as_before, NULL, HANG_MS));
 }
 
@@ -233,8 +233,8 @@ static void server_without(void)
     end_open(&bare, NULL, 0, NULL);
     end_listen(&bare);
     CHECK_EQ(lien_conn_open_wait(friendly.ctx, bare.address, NULL, &conn), LIEN_EAUTH);
-    one_line(&bare, LIEN_EAUTH, "the peer requires a pre-shared key, this side has none");
-    one_line(&friendly, LIEN_EAUTH, "this side requires a pre-shared key, the peer has none");
+    one_line(&bare, LIEN_EAUTH, "the client requires a pre-shared key, the server has none");
+    one_line(&friendly, LIEN_EAUTH, "the client requires a pre-shared key, the server has none");
     end_close(&bare);
 }
 
@@ -308,7 +308,7 @@ static void replayed(const struct by_hand *b)
     CHECK_EQ(send(fd, b->sent, b->n_sent, MSG_NOSIGNAL), b->n_sent);
     while (recv(fd, answer, sizeof answer, 0) > 0)
         ; // until it hangs up
-    one_line(&server, LIEN_EAUTH, "none of this side's");
+    one_line(&server, LIEN_EAUTH, "none of the server's");
     close(fd);
 }
 
@@ -525,7 +525,7 @@ static void downgrade(void)
     for (int to_client = 0; to_client < 2; to_client++) {
         changed_on_the_way(to_client, 40, 1, "an offer was changed on the way"); // credits
         changed_on_the_way(to_client, 2, 3, "an offer was changed on the way");  // version_max
-        changed_on_the_way(to_client, 65, 0, "this side requires a pre-shared key");
+        changed_on_the_way(to_client, 65, 0, "requires a pre-shared key");
     }
 }
 

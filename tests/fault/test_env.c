@@ -38,7 +38,7 @@ static void test(int argc, char **argv)
     CHECK_EQ(open_with("no-such-thing", NULL, NULL, NULL), LIEN_ENOPROVIDER);
     CHECK(fault_log_has("candidate tcp"));
     CHECK(fault_log_has("no-such-thing"));
-    CHECK_EQ(open_with("^tcp", NULL, NULL, NULL), LIEN_ENOPROVIDER);
+    CHECK_EQ(open_with("^tcp,verbs", NULL, NULL, NULL), LIEN_ENOPROVIDER);
     CHECK_EQ(open_with(NULL, "nonsense", NULL, NULL), LIEN_ENOPROVIDER);
     CHECK(fault_log_has("candidate tcp"));
     CHECK(fault_log_has("nonsense"));

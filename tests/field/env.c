@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The process and its settings: registration cache, memory lock, providers that are not there, unknown keys, and how bytes moved. Reports 14, 15, 16, 18, 19. Cases that need an environment of
+// The process and its settings: registration cache, memory lock, providers that are not there, unknown keys, and how bytes moved. Reports 14 to 19. Cases that need an environment of
 // their own run in a process of their own: this program, with --case and a name.
 
 #include <sys/mman.h>
@@ -190,6 +190,79 @@ void field_report_16_refused_provider(void)
 {
     run_case("provider_not_asked_for");
     run_case("provider_excluded");
+}
+
+// -- 17: which device and provider, and why; on a machine with an RDMA device at $LIEN_TEST_ADDRESS --------------------------------
+
+static void run_tool(const char *command)
+{
+    if (system(command) != 0) // NOLINT(concurrency-mt-unsafe)
+        fprintf(stderr, "%s\n", command);
+}
+
+// One connection within this process from `from` to `to`, both options of provider (NULL: none); its status. With 0 its info is in *info.
+static int connect_within(const char *host, const char *from, const char *to, lien_conn_info *info)
+{
+    const char *const from_settings[] = {"log_level=info", from, NULL};
+    const char *const to_settings[] = {"log_level=info", to, NULL};
+    struct fault_side client, server;
+    lien_listener *listener = NULL;
+    lien_conn *conn = NULL;
+    char address[96];
+    fault_log_clear();
+    fault_side_open(&client, from_settings, 0);
+    fault_side_open(&server, to_settings, 0);
+    snprintf(address, sizeof address, "%s:0", host);
+    CHECK_EQ(lien_listener_open(server.ctx, address, NULL, &listener), 0);
+    CHECK_EQ(lien_listener_address(listener, address, sizeof address), 0);
+    int rc = lien_conn_open_wait(client.ctx, address, NULL, &conn);
+    if (rc == 0) {
+        fault_info(conn, info);
+        CHECK_EQ(lien_conn_close_wait(&conn, 30000), 0);
+    }
+    CHECK_EQ(lien_listener_close(&listener), 0);
+    fault_side_close(&client);
+    fault_side_close(&server);
+    return rc;
+}
+
+void field_report_17_choice(void)
+{
+    lien_conn_info info;
+    const char *host = getenv("LIEN_TEST_ADDRESS");
+    char text[128];
+    CHECK(host);
+    unsetenv("FI_PROVIDER");
+    // Before libfabric looks, which it does once. A GID takes a moment.
+    run_tool("ip link add d1 type dummy && ip addr add 10.9.3.1/24 dev d1 && ip link set d1 up && "
+             "rdma link add rxe1 type rxe netdev d1");
+    run_tool("ip link add d2 type dummy && ip addr add 10.9.4.1/24 dev d2 && ip link set d2 up");
+    fault_sleep(500);
+    // Device, GID and network device of the address are said, and the connection tells provider and path.
+    CHECK_EQ(connect_within(host, "provider=verbs", "provider=verbs", &info), 0);
+    CHECK(strcmp(info.provider, "verbs") == 0 && info.path == LIEN_PATH_RDMA);
+    snprintf(text, sizeof text, "%s is served by device rxe0 port 1 (made of software), GID %s",
+             host, host);
+    CHECK(fault_log_has(text));
+    CHECK(fault_log_has("of d0"));
+    // Of two devices it is the one of the address, whichever came first; and one without a device is refused, by no other way.
+    CHECK_EQ(connect_within("10.9.3.1", "provider=verbs", "provider=verbs", &info), 0);
+    CHECK(
+        fault_log_has("10.9.3.1 is served by device rxe1 port 1 (made of software), GID 10.9.3.1"));
+    CHECK(connect_within("10.9.4.1", "provider=verbs", "provider=verbs", &info) != 0);
+    CHECK(fault_log_has("no RDMA device serves address 10.9.4.1"));
+    CHECK(connect_within("127.0.0.1", "provider=verbs", "provider=verbs", &info) != 0);
+    CHECK(fault_log_has("no RDMA device serves address 127.0.0.1"));
+    // Asked for verbs alone, it never becomes tcp: the error shows both offers.
+    CHECK_EQ(connect_within(host, "provider=verbs", "provider=tcp", &info), LIEN_ENOCOMMON);
+    CHECK(fault_log_has("verbs") && fault_log_has("tcp"));
+    // Where either is allowed, the way that was taken is said with both offers, and told by the connection.
+    CHECK_EQ(connect_within(host, NULL, "provider=verbs", &info), 0);
+    CHECK_EQ(strcmp(info.provider, "verbs"), 0);
+    CHECK(fault_log_has("goes over verbs: this side offers tcp,verbs, the peer verbs"));
+    CHECK_EQ(connect_within(host, NULL, "provider=tcp", &info), 0);
+    CHECK(strcmp(info.provider, "tcp") == 0 && info.path == LIEN_PATH_KERNEL);
+    CHECK(fault_log_has("goes over tcp: this side offers tcp,verbs, the peer tcp"));
 }
 
 // -- 18: keys ----------------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@
     X(field_report_14_registration_cache)                                                          \
     X(field_report_15_memory_lock)                                                                 \
     X(field_report_16_refused_provider)                                                            \
+    X(field_report_17_choice)                                                                      \
     X(field_report_18_unknown_keys)                                                                \
     X(field_report_19_path)                                                                        \
     X(field_report_20_first_message)                                                               \

@@ -261,6 +261,66 @@ static void programs(void)
     WRITE_SEED("liar", 0x10, 0, 3, 0xe0, 200, 200, 1, MSG_BODY, 9, 16, 4, 0, 16, 0);
 }
 
+// Programs of fuzz_stream.c, which says what the bytes are.
+#define A_RECV       0, 3, 0
+#define A_SEND       0, 2, 4
+#define READ_4K      0, 4, 1
+#define READ_ALL     0, 4, 2
+#define READ_BEYOND  0, 4, 3
+#define READ_KEYLESS 0, 4, 0xc1, 9
+#define POST_READ    10, 0x42
+#define ANSWER_64    0, 5, 4, 12
+#define REFUSAL      0, 6, 0
+#define DRAIN        0x3b
+#define THE_END      0x7f
+
+static void carriers(void)
+{
+    static const char *const names[] = {"plain-client", "ws-client", "h2c-client",
+                                        "plain-server", "ws-server", "h2c-server"};
+    static const uint8_t program[] = {
+        A_RECV,   A_SEND,   8,           0x23,         9,     0x34,      READ_4K,   DRAIN,
+        READ_ALL, DRAIN,    READ_BEYOND, READ_KEYLESS, DRAIN, POST_READ, ANSWER_64, POST_READ,
+        REFUSAL,  READ_ALL, 13,          READ_4K,      DRAIN, 13,        THE_END};
+    // Frames of the carriers themselves: pings, settings, window, goodbye.
+    static const uint8_t own[] = {7, 0x89, 0, 0, 3, 'a',  'b',   'c',    7, 0x8a, 0,    0,      0,
+                                  7, 6,    0, 0, 8, 1,    2,     3,      4, 5,    6,    7,      8,
+                                  7, 4,    0, 0, 0, 7,    4,     1,      0, 0,    7,    8,      0,
+                                  1, 4,    0, 1, 0, 0,    DRAIN, A_SEND, 7, 3,    0,    1,      4,
+                                  0, 0,    0, 8, 7, 0x88, 0,     0,      2, 3,    0xe8, THE_END};
+    for (unsigned i = 0; i < 6; i++) {
+        char name[64];
+        uint8_t how = (uint8_t)(i % 3 + (i >= 3 ? 4 : 0) + 8 + 16);
+        write_prefixed("stream", names[i], how, program, sizeof program);
+        (void)snprintf(name, sizeof name, "%s-narrow", names[i]);
+        write_prefixed("stream", name, how | 32, program, sizeof program);
+        (void)snprintf(name, sizeof name, "%s-own", names[i]);
+        write_prefixed("stream", name, how, own, sizeof own);
+    }
+}
+
+// What opens a carrier, as bytes that can be changed.
+static void openings(void)
+{
+    static const char *const texts[] = {
+        "GET /lien HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+        "HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Accept: ICX+Yqv66kxgM0FcWaLWlFLwTAI=\r\nSec-WebSocket-Protocol: "
+        "lien\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"};
+    for (unsigned i = 0; i < 3; i++) {
+        uint8_t bytes[300];
+        const size_t len = strlen(texts[i]);
+        bytes[0] = 6 | 0x80; // even: below the carrier
+        bytes[1] = (uint8_t)len;
+        memcpy(bytes + 2, texts[i], len);
+        memcpy(bytes + 2 + len, (const uint8_t[]){A_SEND, THE_END}, 4);
+        static const char *const names[] = {"ws-request", "ws-answer", "h2c-preface"};
+        write_prefixed("stream", names[i], (uint8_t[]){5, 1, 6}[i], bytes, 2 + len + 4);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -275,6 +335,8 @@ int main(int argc, char **argv)
     offers_and_handshakes();
     traces();
     programs();
+    carriers();
+    openings();
     blob();
     return 0;
 }

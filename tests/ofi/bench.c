@@ -16,7 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct lieni_provider *const tcp = &lieni_provider_tcp;
+const struct lieni_provider *bench_provider = &lieni_provider_tcp;
+const char *bench_host = "127.0.0.1";
+const char *bench_nic;
 
 struct bench_log bench_log;
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -82,20 +84,20 @@ void side_open(struct side *side)
 {
     memset(side, 0, sizeof *side);
     struct lieni_prov_args args = {.env = bench_env(), .report = bench_report()};
-    IS(tcp->open(&args, &side->prov), 0);
-    IS(tcp->domain_open(side->prov, NULL, &side->domain), 0);
+    IS(bench_provider->open(&args, &side->prov), 0);
+    IS(bench_provider->domain_open(side->prov, bench_nic, &side->domain), 0);
 }
 
 void side_close(struct side *side)
 {
     enum lieni_proof proof;
-    IS(tcp->domain_close(side->domain, &proof), 0);
-    tcp->close(side->prov);
+    IS(bench_provider->domain_close(side->domain, &proof), 0);
+    bench_provider->close(side->prov);
 }
 
 struct lieni_ep_args end_args(struct end *end, uint16_t port, uint8_t send, uint8_t expect)
 {
-    struct lieni_ep_args args = {.user = end, .host = "127.0.0.1", .port = port, .posts_max = 128};
+    struct lieni_ep_args args = {.user = end, .host = bench_host, .port = port, .posts_max = 128};
     memset(args.send_data, send, sizeof args.send_data);
     memset(args.expect_data, expect, sizeof args.expect_data);
     return args;
@@ -106,7 +108,7 @@ void end_listen(struct side *side, struct end *end, const struct lieni_ep_args *
 {
     memset(end, 0, sizeof *end);
     end->side = side;
-    IS(tcp->listen(side->domain, args, &end->ep, port), 0);
+    IS(bench_provider->listen(side->domain, args, &end->ep, port), 0);
     CHECK(*port != 0);
 }
 
@@ -114,7 +116,7 @@ void end_connect(struct side *side, struct end *end, const struct lieni_ep_args 
 {
     memset(end, 0, sizeof *end);
     end->side = side;
-    IS(tcp->connect(side->domain, args, &end->ep), 0);
+    IS(bench_provider->connect(side->domain, args, &end->ep), 0);
 }
 
 static void heard_entry(struct end *end, const struct lieni_cqe *cqe)
@@ -158,7 +160,7 @@ static void heard(const struct lieni_event *event)
 unsigned pump_once(struct side *side)
 {
     struct lieni_event events[24];
-    unsigned n = tcp->poll(side->prov, events, 24);
+    unsigned n = bench_provider->poll(side->prov, events, 24);
     CHECK(n <= 24);
     for (unsigned i = 0; i < n; i++)
         heard(&events[i]);
@@ -177,10 +179,10 @@ bool pump(struct side *a, struct side *b, bool (*done)(void *arg), void *arg, un
         uint64_t at = bench_ms();
         if (at >= end)
             return false;
-        if (n > 0 || tcp->arm(a->prov) != 0 || (b && tcp->arm(b->prov) != 0))
+        if (n > 0 || bench_provider->arm(a->prov) != 0 || (b && bench_provider->arm(b->prov) != 0))
             continue;
-        struct pollfd fds[2] = {{.fd = tcp->fd(a->prov), .events = POLLIN},
-                                {.fd = b ? tcp->fd(b->prov) : -1, .events = POLLIN}};
+        struct pollfd fds[2] = {{.fd = bench_provider->fd(a->prov), .events = POLLIN},
+                                {.fd = b ? bench_provider->fd(b->prov) : -1, .events = POLLIN}};
         if (poll(fds, 2, (int)(end - at)) > 0)
             a->wakes++;
     }
@@ -207,11 +209,11 @@ void end_close(struct end *end, uint64_t *late)
 {
     enum lieni_proof proof = LIENI_UNKNOWN;
     uint64_t count = 0;
-    tcp->ep_shutdown(end->ep);
-    int code = tcp->ep_destroy(end->ep, &proof, &count);
+    bench_provider->ep_shutdown(end->ep);
+    int code = bench_provider->ep_destroy(end->ep, &proof, &count);
     for (unsigned i = 0; i < 2000 && code == LIEN_EBUSY; i++) {
         bench_sleep(1);
-        code = tcp->ep_destroy(end->ep, &proof, &count);
+        code = bench_provider->ep_destroy(end->ep, &proof, &count);
     }
     IS(code, 0);
     IS(proof, LIENI_PROVEN);
@@ -244,7 +246,8 @@ static void serve(int out)
     CHECK(memory != MAP_FAILED);
     for (size_t i = 0; i < TARGET_BYTES; i++)
         memory[i] = pattern(i);
-    IS(tcp->mr_reg(side.domain, memory, TARGET_BYTES, LIENI_ACCESS_REMOTE, &mr, &info), 0);
+    IS(bench_provider->mr_reg(side.domain, memory, TARGET_BYTES, LIENI_ACCESS_REMOTE, &mr, &info),
+       0);
     for (;;) {
         struct target said = {.key = info.key, .base = info.base};
         static struct end end;

@@ -61,6 +61,10 @@ struct end {
     uint64_t len[CONTEXTS];
 };
 
+// What it all runs on: tcp on loopback, unless a test sets others before it opens a side. bench_nic: the address of the domain, NULL: none.
+extern const struct lieni_provider *bench_provider;
+extern const char *bench_host, *bench_nic;
+
 const struct lieni_env *bench_env(void);
 uint64_t bench_ms(void);
 double bench_cpu(void); // seconds of this process

@@ -332,7 +332,11 @@ int main(void)
 {
     const struct lieni_platform *platform = lieni_platform_real();
     ops = platform->net;
-    CHECK(platform->providers[0] && !platform->providers[1]);
+    static const char *const names[] = {"tcp", "verbs", "stream", "ws", "wss", "h2c", "h2"};
+    const size_t n = sizeof names / sizeof names[0];
+    for (size_t i = 0; i < n; i++)
+        CHECK(platform->providers[i] && !strcmp(platform->providers[i]->traits->name, names[i]));
+    CHECK(!platform->providers[n]);
     uint64_t numbers[2] = {0};
     platform->env.random(platform->env.self, numbers, sizeof numbers);
     CHECK(numbers[0] != numbers[1]);

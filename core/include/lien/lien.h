@@ -177,7 +177,7 @@ typedef struct lien_ctx_stats {
     uint64_t read_bytes;
     uint64_t messages_sent;
     uint64_t messages_received;
-    uint64_t payload_bytes_copied; // by Lien's CPU, counted where copies are made (core/mem/copy.c)
+    uint64_t payload_bytes_copied; // by Lien's core, without what inline providers move
     uint64_t grants_live;          // level
     uint64_t grants_bytes;         // level, bytes of live grants
     uint64_t quarantined_bytes;    // level
@@ -449,7 +449,8 @@ static inline void lien_listener_opts_init(lien_listener_opts *opts)
     LIEN_OPTS_INIT_(opts);
 }
 
-// Listens at "host:port"; port 0 picks one, host "*" means every address. LIEN_EADDR: cannot be bound, the log says why.
+// Listens at "host:port"; port 0 picks one, host "*" means every address. LIEN_EADDR: cannot be bound, the log says why. LIEN_ESYS: no socket to
+// be had (descriptors, memory); the log names the limit.
 LIEN_API int lien_listener_open(lien_ctx *ctx, const char *address, const lien_listener_opts *opts,
                                 lien_listener **listener);
 // The same on a TCP socket that listens already: inherited, handed over by lien_listener_fd(), or passed by a service manager. The descriptor is the listener's from a return
