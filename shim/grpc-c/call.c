@@ -202,11 +202,8 @@ struct call *call_adopt(grpc_call *handle)
     struct origin origin;
     state_lock();
     struct call *call = call_pin(handle);
-    state_unlock();
-    if (call || !server_settle(handle, &origin))
-        return call;
-    state_lock();
-    call = adopt(handle, &origin);
+    if (!call && server_settle(handle, &origin)) // once a call, whichever of its threads is first
+        call = adopt(handle, &origin);
     state_unlock();
     return call;
 }

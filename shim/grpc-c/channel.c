@@ -225,9 +225,7 @@ void channel_answered(struct channel *channel, bool offered)
 {
     if (offered)
         return;
-    state_lock();
     if (channel->unoffered < ASK_FIRST)
         channel->unoffered++;
     channel->doubt = DOUBT_ANSWERS;
-    state_unlock();
 }

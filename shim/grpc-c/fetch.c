@@ -142,15 +142,27 @@ static bool read_it(lien_conn *conn, const struct head *head, const uint8_t *tok
     return fail_lien(why, rc);
 }
 
-static bool descriptor(grpc_byte_buffer *message, const struct head *head, const struct call *call,
+// Whether the descriptor is one of this call. A client may hear of the first message before the thread that has the server's metadata has come to it: then the descriptor tells the number.
+static bool belongs(struct call *call, const struct head *head)
+{
+    if (call->server)
+        return !head->from_server;
+    if (!head->from_server || memcmp(&call->nonce, &head->nonce, NONCE_BYTES) != 0)
+        return false;
+    state_lock();
+    call_bind(call, true, head->call);
+    bool ours = call->bound && call->number == head->call;
+    state_unlock();
+    return ours;
+}
+
+static bool descriptor(grpc_byte_buffer *message, const struct head *head, struct call *call,
                        struct failure *why)
 {
     uint8_t token[LIEN_TOKEN_MAX];
     lien_buf *buf = NULL;
     void *data;
-    if (call && (call->server == head->from_server ||
-                 (!call->server && (!call->bound || call->number != head->call ||
-                                    memcmp(&call->nonce, &head->nonce, NONCE_BYTES) != 0))))
+    if (call && !belongs(call, head))
         return fail(why, GRPC_STATUS_UNAVAILABLE, "lien: the message belongs to another call");
     gather(&message->data.raw.slice_buffer, HEAD_BYTES, token, head->token_len);
     state_lock();
@@ -217,7 +229,7 @@ struct failure failure_of_thread(void)
     return failure;
 }
 
-bool fetch(grpc_byte_buffer *message, const struct call *call, struct failure *why)
+bool fetch(grpc_byte_buffer *message, struct call *call, struct failure *why)
 {
     last.code = GRPC_STATUS_OK;
     struct head head = look(message);

@@ -47,7 +47,10 @@
     X(grpc_server_destroy)                                                                         \
     X(grpc_server_request_registered_call)                                                         \
     X(grpc_slice_buffer_add)                                                                       \
+    X(grpc_slice_buffer_destroy)                                                                   \
+    X(grpc_slice_buffer_init)                                                                      \
     X(grpc_slice_buffer_reset_and_unref)                                                           \
+    X(grpc_slice_buffer_swap)                                                                      \
     X(grpc_slice_buffer_take_first)                                                                \
     X(grpc_slice_buffer_undo_take_first)                                                           \
     X(grpc_slice_from_copied_buffer)                                                               \

@@ -157,7 +157,10 @@ void send_prepare(struct call *call, grpc_op *op, struct sending *sending)
         stat_add(STAT_sent_in_band, 1);
     if (!sending->own)
         return;
+    // Emptied as gRPC does with what it takes over, and before the batch starts: it may be complete, and the byte buffer gone, before the start returns.
     sending->theirs = message;
+    real.grpc_slice_buffer_init(&sending->kept);
+    real.grpc_slice_buffer_swap(&sending->kept, &message->data.raw.slice_buffer);
     op->data.send_message.send_message = sending->own;
     if (sending->lent)
         op->flags |= GRPC_WRITE_NO_COMPRESS;
@@ -167,9 +170,11 @@ void send_done(struct call *call, struct sending *sending, bool started)
 {
     if (!sending->own)
         return;
-    if (started) // as gRPC does with what it took over
-        real.grpc_slice_buffer_reset_and_unref(&sending->theirs->data.raw.slice_buffer);
-    else if (sending->lent)
-        ledger_retract(call, call->sent - 1);
+    if (!started) {
+        real.grpc_slice_buffer_swap(&sending->kept, &sending->theirs->data.raw.slice_buffer);
+        if (sending->lent)
+            ledger_retract(call, call->sent - 1);
+    }
+    real.grpc_slice_buffer_destroy(&sending->kept);
     real.grpc_byte_buffer_destroy(sending->own);
 }

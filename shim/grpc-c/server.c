@@ -171,7 +171,6 @@ bool server_settle(grpc_call *call, struct origin *origin)
     grpc_auth_context *context = real.grpc_call_auth_context(call);
     if (!context)
         return false;
-    state_lock();
     char *kept = find_state(context);
     if (kept) {
         memcpy(&state, kept, sizeof state);
@@ -181,7 +180,6 @@ bool server_settle(grpc_call *call, struct origin *origin)
         origin->server_number = state.server;
         memcpy(kept, &state, sizeof state);
     }
-    state_unlock();
     real.grpc_auth_context_release(context);
     return kept != NULL;
 }

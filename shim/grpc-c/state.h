@@ -105,7 +105,7 @@ void channel_destroyed(grpc_channel *channel);
 void channel_put(struct channel *channel); // with the lock
 // What an answer said. `host` is the peer's address as gRPC tells it, for offers without a host; may be NULL.
 void channel_offer(struct channel *channel, const struct offer_entry *offer, const char *host);
-void channel_answered(struct channel *channel, bool offered); // a call ended with OK
+void channel_answered(struct channel *channel, bool offered); // a call ended with OK; with the lock
 // The link for a new call, or NULL; *ask: ask for an offer. With the lock.
 struct link *channel_link(struct channel *channel, bool *ask);
 void peer_lost(struct peer *peer, bool was_ready); // with the lock
@@ -128,7 +128,7 @@ void server_destroyed(grpc_server *server);
 // Before a port is added: listens beside it, and sees to it that its calls show their metadata.
 void server_port(grpc_server *server, const char *address, grpc_server_credentials *creds);
 struct server *server_numbered(uint64_t number); // with the lock
-// Whose call is it: settles one call of its HTTP/2 connection (docs/grpc.md). False: the port is none of ours. Without the lock.
+// Whose call is it: settles one call of its HTTP/2 connection (docs/grpc.md). False: the port is none of ours. With the lock.
 enum settled {
     SETTLED_PLAIN,
     SETTLED_ASKS,
@@ -158,7 +158,10 @@ struct failure {
 struct call {
     struct call *by_call, *by_number, *next_unbound;
     grpc_call *call; // NULL once given up
-    bool server, linked, acked;
+    bool server, linked;
+    bool heard;     // client: of the initial metadata
+    bool acked;     // client: there was an offer in it
+    bool good;      // client: its status is OK
     bool bound;     // client: the server's number of it is known, and `number`
     bool unbound;   // in link->unbound
     bool offers;    // server: the client takes an offer
@@ -230,7 +233,7 @@ uint64_t loans_left(void);
 
 // Makes `message` what the application is to see, if a descriptor or escape stands for it. False: it cannot be had, *why says it; the message is unchanged. `call`: whose it is, or NULL: then the failure is
 // kept for the next status that this thread sends (failure_of_thread()).
-bool fetch(grpc_byte_buffer *message, const struct call *call, struct failure *why);
+bool fetch(grpc_byte_buffer *message, struct call *call, struct failure *why);
 // The failure of the last fetch() of this thread without a call; once.
 struct failure failure_of_thread(void);
 // Bytes of the message behind a descriptor or escape, or of what it is.
@@ -241,6 +244,7 @@ void fetch_drop(grpc_byte_buffer *message);
 // Replaces the message of a SEND op of `call`. NULL: it stays as it is. Else the op now carries this one; afterwards: send_done().
 struct sending {
     grpc_byte_buffer *own, *theirs;
+    grpc_slice_buffer kept; // their slices; `theirs` is not looked at once the batch has started
     bool lent;
 };
 void send_prepare(struct call *call, grpc_op *op, struct sending *sending);

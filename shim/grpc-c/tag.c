@@ -108,10 +108,10 @@ static void take_offer(struct call *call, const grpc_metadata *entry)
         return;
     state_lock();
     call_bind(call, offer.linked, offer.call);
+    call->acked = true;
     state_unlock();
     grpc_call *handle = hold_handle(call);
     char *host = handle ? real.grpc_call_get_peer(handle) : NULL;
-    call->acked = true;
     channel_offer(call->channel, &offer, host);
     if (host)
         real.gpr_free(host);
@@ -132,6 +132,9 @@ static void strip_offers(struct call *call, grpc_metadata_array *array)
     array->count = kept;
     state_lock();
     call_bind(call, false, 0); // unless it has its number
+    call->heard = true;
+    if (call->good)
+        channel_answered(call->channel, call->acked);
     state_unlock();
 }
 
@@ -158,14 +161,16 @@ static int open_message(struct tag *tag, int success)
 static void settle_status(struct tag *tag)
 {
     state_lock();
-    struct failure failure = tag->call->failure;
+    struct call *call = tag->call;
+    struct failure failure = call->failure;
+    call->good = failure.code == GRPC_STATUS_OK && *tag->status == GRPC_STATUS_OK;
+    if (call->good && call->heard) // else when it is: batches are told of by several threads
+        channel_answered(call->channel, call->acked);
     state_unlock();
     if (failure.code != GRPC_STATUS_OK) {
         *tag->status = failure.code;
         real.grpc_slice_unref(*tag->details);
         *tag->details = real.grpc_slice_from_copied_buffer(failure.text, strlen(failure.text));
-    } else if (*tag->status == GRPC_STATUS_OK) {
-        channel_answered(tag->call->channel, tag->call->acked);
     }
 }
 
