@@ -105,6 +105,7 @@ __attribute__((constructor)) static void read_environment(void)
                "HTTP/2 over the fabric is not there yet; `on` carries large messages");
     conf.on = flag("LIEN_GRPC", "on", "off", "neither `on` nor `off`");
     conf.stats = flag("LIEN_GRPC_STATS", "1", "0", "neither 0 nor 1");
+    conf.trusted = flag("LIEN_GRPC_TLS", "trusted", "in-band", "neither `in-band` nor `trusted`");
     conf.threshold = bytes("LIEN_GRPC_THRESHOLD", 65536, 1, (uint64_t)4 << 30);
     conf.budget = bytes("LIEN_GRPC_BUDGET", 64 << 20, 4096, (uint64_t)1 << 40);
     conf.pool = bytes("LIEN_GRPC_POOL", (uint64_t)4 << 30, 1 << 20, (uint64_t)1 << 40);

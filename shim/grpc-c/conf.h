@@ -12,6 +12,8 @@
 
 struct conf {
     bool on, stats;
+    bool
+        trusted; // the fabric is: payload of channels with other than insecure credentials may use it
     uint64_t threshold, budget, pool;
     const char *address; // or NULL
 };

@@ -34,7 +34,7 @@ HOOK grpc_channel *grpc_channel_create(const char *target, grpc_channel_credenti
 {
     real_ready();
     grpc_channel *channel = real.grpc_channel_create(target, creds, args);
-    if (channel && conf_active() && insecure_is(creds))
+    if (channel && conf_active() && creds_carry(creds))
         channel_add(channel, args);
     return channel;
 }

@@ -47,19 +47,25 @@ void insecure_count(const void *pointer, int count)
     state_unlock();
 }
 
-bool insecure_is(const void *pointer)
+bool creds_carry(const void *pointer)
 {
     state_lock();
     struct creds *creds = *creds_at(pointer);
-    bool is = creds && !creds->own;
+    bool carry = creds ? !creds->own : conf.trusted;
     state_unlock();
-    return is;
+    return carry;
 }
 
 void processor_own(grpc_server_credentials *pointer)
 {
     state_lock();
     struct creds *creds = *creds_at(pointer);
+    bool missing = !creds && conf.trusted; // they count as insecure ones do, and must not
+    state_unlock();
+    if (missing)
+        insecure_count(pointer, 1);
+    state_lock();
+    creds = *creds_at(pointer);
     if (creds)
         creds->own = true;
     state_unlock();
@@ -313,7 +319,7 @@ static void listen_beside(struct server *server, const char *address)
 
 void server_port(grpc_server *handle, const char *address, grpc_server_credentials *creds)
 {
-    if (!insecure_is(creds) || !ctx_get())
+    if (!creds_carry(creds) || !ctx_get())
         return;
     state_lock();
     struct server *server = find(handle);

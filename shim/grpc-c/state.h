@@ -142,9 +142,10 @@ struct origin {
 };
 bool server_settle(grpc_call *call, struct origin *origin);
 void server_put(struct server *server); // with the lock
-// Credentials that carry nothing secret. `count` +1: created, -1: released.
+// Insecure credentials: `count` +1: created, -1: any were released.
 void insecure_count(const void *creds, int count);
-bool insecure_is(const void *creds);
+// Whether messages under these credentials may go out of band: insecure ones, or all on a trusted fabric.
+bool creds_carry(const void *creds);
 void processor_own(grpc_server_credentials *creds); // the application has one on them
 
 // -- call.c: calls ---------------------------------------------------------------------------------------------------------------------

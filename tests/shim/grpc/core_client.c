@@ -22,6 +22,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "creds.h"
+
 static grpc_channel *channel;
 static grpc_completion_queue *queue;
 
@@ -335,9 +337,9 @@ int main(int argc, char **argv)
     args[0].value.integer = limit ? atoi(limit) : -1;
     args[1].value.integer = 200;
     grpc_channel_args list = {.num_args = 2, .args = args};
-    grpc_channel_credentials *plain = grpc_insecure_credentials_create();
-    channel = grpc_channel_create(argv[1], plain, &list);
-    grpc_channel_credentials_release(plain);
+    grpc_channel_credentials *creds = channel_creds();
+    channel = grpc_channel_create(argv[1], creds, &list);
+    grpc_channel_credentials_release(creds);
     queue = grpc_completion_queue_create_for_next(NULL);
     for (int i = 2; i < argc; i++)
         step(argv[i]);

@@ -25,6 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "creds.h"
+
 enum kind {
     NEW,
     READ,
@@ -245,9 +247,9 @@ int main(int argc, char **argv)
     server = grpc_server_create(&args, NULL);
     queue = grpc_completion_queue_create_for_next(NULL);
     grpc_server_register_completion_queue(server, queue, NULL);
-    grpc_server_credentials *plain = grpc_insecure_server_credentials_create();
-    int port = grpc_server_add_http2_port(server, address, plain);
-    grpc_server_credentials_release(plain);
+    grpc_server_credentials *creds = server_creds();
+    int port = grpc_server_add_http2_port(server, address, creds);
+    grpc_server_credentials_release(creds);
     if (port == 0)
         die("cannot listen");
     grpc_server_start(server);
