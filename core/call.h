@@ -156,6 +156,10 @@ int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *f
 void lieni_call_writes_end(struct lien_conn *conn); // none is answered any more
 // The caller's options (NULL: none) on top of the defaults. LIEN_EINVAL, LIEN_ENOTSUP: a size or field that this library does not know.
 int lieni_call_opts(const lien_call_opts *in, lien_call_opts *out);
+// The first wait of a blocking start, under the lock: for the verdict on bytes that were read and are to be sent on. `*deadline`: that of the whole call.
+int lieni_call_wait_verdict(lien_ctx *ctx, const lien_call_opts *opts, uint64_t *deadline);
+// What is left until then of a call's time, in milliseconds, rounded up.
+uint32_t lieni_call_ms_left(uint64_t now, uint64_t deadline);
 // Gives up a WRITE to this call that is not complete.
 void lieni_call_assembly_stop(struct lien_conn *conn, uint64_t call);
 void lieni_call_write_stop(struct lien_call *call, int status);
