@@ -366,7 +366,7 @@ Test(states, every_event, .timeout = 900)
         for (unsigned state = 0; state < 8; state++)
             for (unsigned e = 0; e < EVENTS; e++)
                 pairs += met[m][state][e] > 0;
-    cr_log_warn("%lu sequences of %u events, %u pairs of state and event", ran, depth, pairs);
+    fprintf(stderr, "%lu sequences of %u events, %u pairs of state and event\n", ran, depth, pairs);
     if (getenv("EVENTS_SHOW"))
         for (unsigned m = 0; m < MACHINES; m++)
             for (unsigned state = 0; state < 8; state++) {

@@ -10,6 +10,7 @@ endfunction()
 
 weigh(70 2 lien_sim)
 weigh(55 2 blob)
+weigh(9 2 test_events lien_sim_shrinks)
 weigh(50 2 chaos)
 weigh(35 1 hostile_calls)
 weigh(30 2 conformance_tcp_giant conformance_tcp-thread_giant)

@@ -357,8 +357,9 @@ static void wish_for_lie(struct program *p)
         on[n++] = FAULT_REGISTER;
     if (!w || !n)
         return;
-    static const enum cell_state rarest[] = {CELL_ENDING, CELL_CALL_FETCHING, CELL_CALL_READING,
-                                             CELL_CALL_SEALED, CELL_WRITE_GIVEN_UP};
+    static const enum cell_state rarest[] = {CELL_ENDING,         CELL_CALL_FETCHING,
+                                             CELL_CALL_READING,   CELL_CALL_SEALED,
+                                             CELL_WRITE_GIVEN_UP, CELL_READ_PROBING};
     struct wish new = {.active = true, .moments = 200, .fault = on[draw(p, n)]};
     new.state = one_in(p, 2) ? rarest[draw(p, sizeof rarest / sizeof *rarest)] : draw_state(p);
     if (cells_possible(new.fault, new.state))
