@@ -765,18 +765,30 @@ int lien_call_close(lien_call **slot)
     return 0;
 }
 
+int lieni_call_wait_verdict(lien_ctx *ctx, const lien_call_opts *opts, uint64_t *deadline)
+{
+    uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
+    *deadline = lieni_ctx_deadline(ctx, ms);
+    int rc = opts->timeout_ms == LIEN_FOREVER ? LIEN_EINVAL : 0;
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, *deadline);
+    if (rc == 0)
+        rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, *deadline);
+    return rc;
+}
+
+uint32_t lieni_call_ms_left(uint64_t now, uint64_t deadline)
+{
+    return (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+}
+
 // Waits for credit, and before that for the verdict on bytes that were read, within the call's own time.
 static int start_wait(struct lien_conn *conn, const char *method, const void *args, size_t len,
                       lien_call_opts *opts, struct lien_call **call)
 {
     lien_ctx *ctx = conn->ctx;
-    uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
-    uint64_t deadline = lieni_ctx_deadline(ctx, ms);
-    int rc = opts->timeout_ms == LIEN_FOREVER ? LIEN_EINVAL : 0;
-    if (rc == 0)
-        rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
-    if (rc == 0)
-        rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    uint64_t deadline;
+    int rc = lieni_call_wait_verdict(ctx, opts, &deadline);
     struct lieni_sums sums[2];
     const bool summed = lieni_sums_wanted(ctx, opts->flags);
     while (rc == 0) {
@@ -787,7 +799,7 @@ static int start_wait(struct lien_conn *conn, const char *method, const void *ar
         uint64_t now = lieni_ctx_now(ctx);
         if (now >= deadline)
             return LIEN_ETIMEDOUT;
-        opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+        opts->timeout_ms = lieni_call_ms_left(now, deadline);
         if (rc == 0)
             rc = lieni_call_begin(conn, method, args, len, summed ? sums : NULL, opts, NULL, call);
         if (rc != LIEN_EAGAIN)

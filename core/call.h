@@ -7,7 +7,7 @@
 // Slots. A call of ours takes one of conn->calls.max slots until its REPLY came and the reply's receive is free again: that is the reservation of R22. Exactly one REPLY comes for each CALL, a
 // cancelled one too, so nothing is left of a cancelled call. An id has the slot's generation and is never used again.
 //
-// What is due to be sent waits in the lists here, each bounded: cancels and replies by slots, writes by grants, probes by reads and requests, WRITTENs by the peer's grants, answers by LIENI_PROBES_OUT.
+// What is due to be sent waits in the lists here, each bounded: cancels and replies by slots, writes by grants, probes by reads and requests, WRITTENs by lieni_writes_max(), answers by LIENI_PROBES_OUT.
 // Under the state lock.
 
 #ifndef LIENI_CALL_H
@@ -25,6 +25,8 @@ struct lieni_recv_slot;
 
 #define LIENI_PROBES_OUT 256u  // probes of one side without an answer
 #define LIENI_PROBE_MS   5000u // most time for an answer (design.md 4)
+#define LIENI_WRITES_MORE                                                                          \
+    256u // WRITEs of one side without an answer, above one for each call; see lieni_writes_max()
 
 struct lieni_call_slot {
     struct lien_call *call; // while its REPLY is owed; a reference
@@ -59,12 +61,14 @@ struct lieni_calls {
     struct lieni_node replies;    // requests whose REPLY is due
     struct lieni_node writes;     // of our handlers, without an answer
     struct lieni_node writes_due; // of those, with frames to send
+    uint32_t n_writes;            // of those, told in full: each gets one WRITTEN
     uint32_t next_write, next_probe;
-    struct lieni_inwrite *assembly;               // a WRITE of the peer's, not complete
-    struct lieni_node written;                    // WRITTENs due
-    struct lieni_node probes_due;                 // asks that wait for a probe to leave
-    struct lieni_node probing;                    // asks that wait for its answer
-    uint32_t n_probing;                           // probes without an answer
+    struct lieni_inwrite *assembly; // a WRITE of the peer's, not complete
+    uint32_t n_inwrites;            // the peer's WRITEs, told in full, without WRITTEN
+    struct lieni_node written;      // those whose WRITTEN is due
+    struct lieni_node probes_due;   // asks that wait for a probe to leave
+    struct lieni_node probing;      // asks that wait for its answer
+    uint32_t n_probing;             // probes without an answer
     struct lieni_probe answers[LIENI_PROBES_OUT]; // due, from answer_first on
     uint32_t answer_first, n_answers;
     bool ready;              // handlers may begin
@@ -73,6 +77,13 @@ struct lieni_calls {
     bool drained;            // and every request of it is over
     bool peer_goaway, heard_due;
 };
+
+// WRITEs of one side that may be without an answer. The sender holds back what is more; who gets more ends the connection. Above one for each call, since that many READs may run: the
+// others are answered at once, so WRITEs to one call never wait for another's READ.
+static inline uint32_t lieni_writes_max(const struct lieni_calls *calls)
+{
+    return calls->max + LIENI_WRITES_MORE;
+}
 
 enum lieni_call_state {
     LIENI_CALL_RUNNING, // its application holds it. Ends by REPLY, cancel, loss; deadline its own
@@ -152,10 +163,16 @@ void lieni_call_slot_free(struct lien_conn *conn, uint32_t slot);
 void lieni_call_unref(struct lien_call *call);
 // The READ into its write space is over, by evidence or not; the call may have ended long ago.
 void lieni_call_write_over(struct lien_call *call, int status);
-int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *frame);
+// 0, or why the connection must end; *why says it, where it is set.
+int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *frame,
+                             const char **why);
 void lieni_call_writes_end(struct lien_conn *conn); // none is answered any more
 // The caller's options (NULL: none) on top of the defaults. LIEN_EINVAL, LIEN_ENOTSUP: a size or field that this library does not know.
 int lieni_call_opts(const lien_call_opts *in, lien_call_opts *out);
+// The first wait of a blocking start, under the lock: for the verdict on bytes that were read and are to be sent on. `*deadline`: that of the whole call.
+int lieni_call_wait_verdict(lien_ctx *ctx, const lien_call_opts *opts, uint64_t *deadline);
+// What is left until then of a call's time, in milliseconds, rounded up.
+uint32_t lieni_call_ms_left(uint64_t now, uint64_t deadline);
 // Gives up a WRITE to this call that is not complete.
 void lieni_call_assembly_stop(struct lien_conn *conn, uint64_t call);
 void lieni_call_write_stop(struct lien_call *call, int status);
@@ -166,7 +183,7 @@ void lieni_call_written_pump(struct lien_conn *conn);
 // -- Probes --
 // `ask` has call, name and answered; it is on no list.
 void lieni_probe_ask(struct lien_conn *conn, struct lieni_ask *ask);
-int lieni_probe_arrived(struct lien_conn *conn, const struct lieni_frame *frame);
+int lieni_probe_arrived(struct lien_conn *conn, const struct lieni_frame *frame, const char **why);
 int lieni_probe_answered(struct lien_conn *conn, const struct lieni_frame *frame);
 void lieni_probe_pump(struct lien_conn *conn);
 

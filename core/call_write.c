@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WRITEs of the peer's into write spaces of our calls: the frames are put together, checked (R3), and turned into a READ of ours; its evidence is the answer. A WRITE to a call that has
-// ended, or that another one is running into, is refused, and its source is released at once. Under the state lock.
+// ended, or that another one is running into, is refused, and its source is released at once. calls.n_inwrites counts those that were told in full, until their WRITTEN is queued: the source's
+// release may leave before it, so grants do not bound them, and a peer that gives no control credit back could add to them without end [R22]. Under the state lock.
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,13 @@ static void forget_plan(struct lieni_inwrite *w)
     w->ops = NULL;
 }
 
+// Its WRITTEN is queued, or never will be.
+static void answered(struct lien_conn *conn, struct lieni_inwrite *w)
+{
+    conn->calls.n_inwrites--;
+    free(w);
+}
+
 static void answer(struct lieni_inwrite *w, int status)
 {
     struct lien_conn *conn = w->conn;
@@ -54,7 +62,7 @@ void lieni_call_written_pump(struct lien_conn *conn)
                                                             .status = w->status}))
             return;
         lieni_list_remove(n);
-        free(w);
+        answered(conn, w);
     }
 }
 
@@ -75,7 +83,7 @@ void lieni_call_writes_end(struct lien_conn *conn)
     struct lieni_node *n;
     assembly_drop(conn);
     while ((n = lieni_list_pop(&conn->calls.written)))
-        free(lieni_container(n, struct lieni_inwrite, node));
+        answered(conn, lieni_container(n, struct lieni_inwrite, node));
 }
 
 // -- The READ --
@@ -95,7 +103,7 @@ static void write_over(void *owner, int status)
     if (lieni_conn_usable(conn) == 0 || conn->state == LIENI_CONN_ENDING)
         answer(w, status);
     else
-        free(w);
+        answered(conn, w);
     lieni_conn_unref(conn);
 }
 
@@ -196,7 +204,20 @@ static int begin(struct lien_conn *conn, const struct lieni_frame *frame)
     return 0;
 }
 
-int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *frame)
+// It is complete: who sent it awaits an answer. No more of them than it may have. [R22]
+static int complete(struct lien_conn *conn, const char **why)
+{
+    if (conn->calls.n_inwrites >= lieni_writes_max(&conn->calls)) {
+        *why = "more WRITEs without an answer than one for each call and 256";
+        return LIEN_EPROTO;
+    }
+    conn->calls.n_inwrites++;
+    conn->calls.assembly = NULL;
+    return 0;
+}
+
+int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *frame,
+                             const char **why)
 {
     int rc = frame->first ? begin(conn, frame) : 0;
     if (rc != 0)
@@ -207,11 +228,10 @@ int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *f
         return LIEN_EPROTO;
     if (w->stopped) {
         w->n_ops += frame->n_ops;
-        if (frame->last) {
-            conn->calls.assembly = NULL;
+        rc = frame->last ? complete(conn, why) : 0;
+        if (frame->last && rc == 0)
             answer(w, LIEN_ECANCELED);
-        }
-        return 0;
+        return rc;
     }
     lien_op *ops = realloc(w->ops, (w->n_ops + frame->n_ops) * sizeof(*ops));
     if (!ops)
@@ -219,9 +239,8 @@ int lieni_call_write_arrived(struct lien_conn *conn, const struct lieni_frame *f
     w->ops = ops;
     for (uint32_t i = 0; i < frame->n_ops; i++)
         lieni_op_load(frame->ops + i * LIENI_OP_SIZE, &w->ops[w->n_ops++]);
-    if (frame->last) {
-        conn->calls.assembly = NULL;
+    rc = frame->last ? complete(conn, why) : 0;
+    if (frame->last && rc == 0)
         run(w);
-    }
-    return 0;
+    return rc;
 }

@@ -481,13 +481,8 @@ static int start_wait(struct lien_channel *channel, const char *method, const vo
                       size_t len, lien_call_opts *opts, struct lien_channel_call **call)
 {
     lien_ctx *ctx = channel->ctx;
-    uint32_t ms = opts->timeout_ms ? opts->timeout_ms : (uint32_t)ctx->options.call_ms;
-    uint64_t deadline = lieni_ctx_deadline(ctx, ms);
-    int rc = opts->timeout_ms == LIEN_FOREVER ? LIEN_EINVAL : 0;
-    if (rc == 0 && opts->read)
-        rc = lieni_verify_leaving(ctx, opts->read, opts->n_read, NULL, deadline);
-    if (rc == 0 && opts->body)
-        rc = lieni_verify_leaving(ctx, opts->body, opts->n_body, NULL, deadline);
+    uint64_t deadline;
+    int rc = lieni_call_wait_verdict(ctx, opts, &deadline);
     while (rc == 0) {
         struct lieni_sums *sums = NULL;
         rc = check(channel, method, len, opts);
@@ -497,7 +492,7 @@ static int start_wait(struct lien_channel *channel, const char *method, const vo
         if (rc == 0 && now >= deadline)
             rc = LIEN_ETIMEDOUT;
         if (rc == 0) {
-            opts->timeout_ms = (uint32_t)((deadline - now + LIENI_MS - 1) / LIENI_MS);
+            opts->timeout_ms = lieni_call_ms_left(now, deadline);
             rc = start(channel, method, args, len, opts, &sums, call);
         }
         free(sums);

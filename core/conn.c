@@ -254,6 +254,7 @@ static void init_lists(struct lien_conn *conn)
     lieni_list_init(&conn->reads);
     lieni_list_init(&conn->read_queue);
     lieni_list_init(&conn->read_turn);
+    lieni_list_init(&conn->room_node);
     lieni_list_init(&conn->sends);
     lieni_list_init(&conn->inbox);
     lieni_calls_init(&conn->calls);
@@ -330,7 +331,7 @@ void lieni_conn_free(struct lien_conn *conn)
     if (conn->strand)
         lieni_strand_close(conn->strand);
     free(conn->grants.slots);
-    free(conn->imports.slots);
+    lieni_imports_free(&conn->imports);
     lieni_calls_free(&conn->calls);
     lieni_trace_close(conn->trace);
     free(conn);

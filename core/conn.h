@@ -94,6 +94,10 @@ struct lien_conn {
     struct lieni_nic *nic;
     const struct lieni_provider *ops;
     struct lieni_ep *ep;
+    struct lieni_quarantine_share *share; // in the account of what is lost (R12), as long as nic
+    uint64_t share_held, share_reads;     // what it counts of us
+    struct lieni_node room_node;          // ctx->room_waits
+    bool room;                            // it has come
     struct lieni_wrs wrs;
     struct lieni_link link;
     uint64_t message_max; // what the peer takes

@@ -88,13 +88,14 @@ static int flush(struct lien_conn *conn)
 static void agree(struct lien_conn *conn)
 {
     const struct lieni_handshake *hs = conn->hs;
-    const struct lieni_options *o = &conn->ctx->options;
     struct lieni_link *link = &conn->link;
     conn->id = hs->conn_id;
     lieni_strand_conn(conn->strand, conn->id);
     conn->message_max = hs->peer.message_max;
-    conn->imports.max = hs->peer.grants_max;
-    conn->grants.max = (uint32_t)o->grants_conn;
+    // Neither side says how much the other has to remember: as with calls the smaller offer holds, in both directions.
+    conn->grants.max = hs->local.grants_max < hs->peer.grants_max ? hs->local.grants_max
+                                                                  : hs->peer.grants_max;
+    conn->imports.max = conn->grants.max;
     link->frame_max = hs->local.frame_max;
     link->peer_frame_max = hs->peer.frame_max;
     link->message_left = link->message_spent_max = hs->peer.message_credits;
@@ -124,8 +125,23 @@ static void unprepare(struct lien_conn *conn)
         ; // never posted
     lieni_link_close(conn, false);
     lieni_wrs_close(&conn->wrs);
+    lieni_nic_leave(conn, 0);
     lieni_nic_endpoint_gone(conn->nic);
     conn->nic = NULL;
+}
+
+// Its frames are lent to the provider as long as the endpoint lives. Where its end proves nothing there must be room for them.
+static int lend_slab(struct lien_conn *conn, struct lieni_recv **recvs)
+{
+    const uint64_t bytes = lien_buf_len(conn->link.slab);
+    int rc = lieni_nic_may_hold(conn, bytes, "new connections");
+    if (rc != 0) {
+        free(*recvs);
+        *recvs = NULL;
+        return rc;
+    }
+    lieni_nic_hold(conn, bytes);
+    return 0;
 }
 
 // NIC, work requests, slab: everything an endpoint needs.
@@ -163,12 +179,16 @@ static int prepare(struct lien_conn *conn, struct lieni_ep_args *args, struct li
     if (posts > conn->nic->limits.posts_max)
         rc = LIEN_ELIMIT;
     if (rc == 0)
+        rc = lieni_nic_join(conn);
+    if (rc == 0)
         rc = lieni_wrs_open(&conn->wrs, posts, conn->id);
     conn->wrs.trace = conn->trace;
     if (rc == 0)
         rc = lieni_calls_open(conn, calls, conn->hs->server);
     if (rc == 0)
         rc = lieni_link_open(conn, recvs);
+    if (rc == 0)
+        rc = lend_slab(conn, recvs);
     if (rc != 0) {
         unprepare(conn);
         return rc;

@@ -256,7 +256,8 @@ static lien_ctx *ctx_new(const lien_ctx_opts *opts, const struct lieni_platform 
     lieni_list_init(&ctx->channels);
     lieni_list_init(&ctx->channel_work);
     lieni_list_init(&ctx->fabric_queue);
-    lieni_quarantine_init(&ctx->quarantine);
+    lieni_list_init(&ctx->room_waits);
+    lieni_quarantine_init(&ctx->quarantine, 0, 0); // until the options are known
     lieni_timers_init(&ctx->timers);
     if (init_sync(ctx) != 0) {
         free(ctx);
@@ -317,6 +318,8 @@ static int open_parts(lien_ctx *ctx, const lien_ctx_opts *opts)
         rc = check_settings(ctx);
     if (rc != 0)
         return rc;
+    ctx->quarantine.peer_max = ctx->options.quarantine_peer_bytes;
+    ctx->quarantine.total_max = ctx->options.quarantine_total_bytes;
     lieni_log_set_level(ctx->log, ctx->options.log_level);
     rc = lieni_keyring_open(opts->psks, opts->n_psks, ctx->options.psk_file, ctx->log, &ctx->keys);
     if (rc == 0)
@@ -413,10 +416,10 @@ static void close_nics(lien_ctx *ctx)
     if (!lieni_list_empty(&ctx->nics))
         lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_EBUSY,
                       "a domain could not be closed and is left behind");
-    if (ctx->quarantine.bytes > 0)
+    if (ctx->quarantine.sums.lost > 0)
         lieni_log_say(ctx->log, LIEN_LOG_WARN, NULL, LIEN_EQUARANTINED,
                       "%llu bytes stay in quarantine until the process ends",
-                      (unsigned long long)ctx->quarantine.bytes);
+                      (unsigned long long)ctx->quarantine.sums.lost);
     lieni_ctx_unlock(ctx);
 }
 
@@ -569,8 +572,8 @@ int lien_ctx_stats_get(lien_ctx *ctx, lien_ctx_stats *stats)
     now.payload_bytes_copied = atomic_load(&ctx->copied);
     now.grants_live = ctx->grants_live;
     now.grants_bytes = ctx->held_bytes;
-    now.quarantined_bytes = ctx->quarantine.bytes;
-    now.quarantined_total = ctx->quarantine.total;
+    now.quarantined_bytes = ctx->quarantine.sums.lost;
+    now.quarantined_total = ctx->quarantine.ever;
     now.pool_bytes = lieni_mem_bytes_out(ctx->mem);
     now.exposed_bytes = lieni_mem_bytes_exposed(ctx->mem);
     now.log_dropped = lieni_log_dropped(ctx->log);

@@ -30,6 +30,7 @@
 struct lieni_prov_slot {
     const struct lieni_provider *ops;
     struct lieni_prov *prov;
+    bool weak; // an endpoint of it ended without proof: it may again
 };
 
 // Of lien_ctx_close(): what it found open.
@@ -86,8 +87,9 @@ struct lien_ctx {
     unsigned fabric_pending;        // endpoints on their way, each with a thread of the provider's
     struct lieni_node fabric_queue; // connections that wait for their turn
     struct lieni_quarantine quarantine;
-    uint64_t trace_files;   // begun in option trace_dir
-    unsigned traces_queued; // to be written
+    struct lieni_node room_waits; // connections whose READs wait for room in it
+    uint64_t trace_files;         // begun in option trace_dir
+    unsigned traces_queued;       // to be written
     struct lieni_leaks leaks;
     uint64_t spaces_held, messages_held,
         requests_held;       // the application's, until it gives them back

@@ -94,7 +94,7 @@ static struct lien_grant *find(const struct lieni_grant_table *t, struct lieni_n
 
 // -- Owner: opening --
 
-static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
+static int check(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
                  const struct lieni_doubt *own, uint64_t *bytes)
 {
     const lien_ctx *ctx = conn->ctx;
@@ -126,7 +126,7 @@ static int check(const struct lien_conn *conn, lien_buf *const *bufs, size_t n, 
                       (unsigned long long)ctx->options.held_total_bytes);
         return LIEN_ELIMIT;
     }
-    return 0;
+    return lieni_nic_may_hold(conn, *bytes, "grants"); // [R12]
 }
 
 static bool is_borrowed(const struct lien_grant *grant)
@@ -244,6 +244,14 @@ static struct lien_grant *grant_new(struct lien_conn *conn, lien_buf *const *buf
     return grant;
 }
 
+static void say_full(const struct lien_conn *conn)
+{
+    struct lieni_log_at at = lieni_conn_at(conn, 0);
+    lieni_log_say(conn->ctx->log, LIEN_LOG_DEBUG, &at, LIEN_ELIMIT,
+                  "%u grants are live, the limit is %u: the smaller grants_conn of both peers",
+                  conn->n_grants, conn->grants.max);
+}
+
 int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, unsigned flags,
                      const struct lieni_doubt *own, const struct lieni_sums *sums,
                      struct lieni_key *keys, uint32_t *n_keys, struct lien_grant **out)
@@ -266,6 +274,8 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
         rc = lieni_bufs_expose(bufs, n, conn->serial, conn->id, &conn->exposures);
     if (rc == 0) {
         rc = name_take(&conn->grants, grant);
+        if (rc == LIEN_ELIMIT)
+            say_full(conn);
         if (rc != 0)
             lieni_bufs_unexpose(bufs, n, conn->serial); // a refused grant changes nothing
     }
@@ -290,6 +300,7 @@ int lieni_grant_open(struct lien_conn *conn, lien_buf *const *bufs, size_t n, un
     conn->n_grants++;
     lieni_liveness_watch(conn);
     conn->grants_bytes += held_bytes(grant);
+    lieni_nic_hold(conn, held_bytes(grant));
     conn->ctx->held_bytes += held_bytes(grant);
     conn->ctx->grants_live++;
     *out = grant;
@@ -328,6 +339,8 @@ static void leave(struct lien_grant *grant)
     name_give(&conn->grants, grant->name);
     conn->n_grants--;
     conn->grants_bytes -= held_bytes(grant);
+    if (grant->state != LIENI_GRANT_LOST) // else the account keeps it
+        lieni_nic_unhold(conn, held_bytes(grant));
     conn->ctx->held_bytes -= held_bytes(grant);
     conn->ctx->grants_live--;
     lieni_ctx_changed(conn->ctx);
@@ -447,34 +460,44 @@ uint32_t lieni_grants_revokes_due(struct lien_conn *conn, struct lieni_name *nam
 
 // -- Reader --
 
+// The entry of a slot, or NULL: its page is not there.
+static struct lieni_import *import_at(const struct lieni_import_table *t, uint32_t slot)
+{
+    if (slot >= t->max || !t->pages || !t->pages[slot / LIENI_IMPORT_PAGE])
+        return NULL;
+    return &t->pages[slot / LIENI_IMPORT_PAGE][slot % LIENI_IMPORT_PAGE];
+}
+
 static int import_get(struct lieni_import_table *t, uint32_t slot, struct lieni_import **out)
 {
     if (slot >= t->max)
         return LIEN_EPROTO;
-    if (slot >= t->n) {
-        uint32_t n = t->n ? t->n : 16;
-        while (n <= slot)
-            n *= 2;
-        if (n > t->max)
-            n = t->max;
-        struct lieni_import *slots = realloc(t->slots, n * sizeof(*slots));
-        if (!slots)
-            return LIEN_ENOMEM;
-        memset(slots + t->n, 0, (n - t->n) * sizeof(*slots));
-        t->slots = slots;
-        t->n = n;
-    }
-    *out = &t->slots[slot];
+    if (!t->pages)
+        t->pages = calloc(1 + (t->max - 1) / LIENI_IMPORT_PAGE, sizeof(struct lieni_import *));
+    if (!t->pages)
+        return LIEN_ENOMEM;
+    struct lieni_import **page = &t->pages[slot / LIENI_IMPORT_PAGE];
+    if (!*page)
+        *page = calloc(LIENI_IMPORT_PAGE, sizeof(**page));
+    if (!*page)
+        return LIEN_ENOMEM;
+    *out = import_at(t, slot);
     return 0;
+}
+
+void lieni_imports_free(struct lieni_import_table *t)
+{
+    for (uint32_t i = 0; t->pages && i * LIENI_IMPORT_PAGE < t->max; i++)
+        free(t->pages[i]);
+    free(t->pages);
+    t->pages = NULL;
 }
 
 // The entry of a name that is known and owed, or NULL.
 static struct lieni_import *owed(struct lien_conn *conn, struct lieni_name name)
 {
-    struct lieni_import_table *t = &conn->imports;
-    if (name.slot >= t->n || name.gen == 0 || t->slots[name.slot].open != name.gen)
-        return NULL;
-    return &t->slots[name.slot];
+    struct lieni_import *im = import_at(&conn->imports, name.slot);
+    return im && name.gen != 0 && im->open == name.gen ? im : NULL;
 }
 
 // The release is sent as soon as no READ of it is in flight.
@@ -487,7 +510,7 @@ static void release_if_idle(struct lien_conn *conn, struct lieni_name name)
     im->queued = true;
     im->next_due = 0;
     if (t->due_last)
-        t->slots[t->due_last - 1].next_due = name.slot + 1;
+        import_at(t, t->due_last - 1)->next_due = name.slot + 1;
     else
         t->due = name.slot + 1;
     t->due_last = name.slot + 1;
@@ -553,7 +576,7 @@ int lieni_import_revoked(struct lien_conn *conn, struct lieni_name name)
     im->open = name.gen;
     im->revoked = true;
     im->release = true;
-    im->reads++; // held here while reads are stopped, which may move the table
+    im->reads++; // held here while reads are stopped
     lieni_reads_stop(conn, &name, LIEN_ESTALE);
     lieni_import_read_over(conn, name);
     return 0;
@@ -565,7 +588,7 @@ uint32_t lieni_imports_due(struct lien_conn *conn, struct lieni_name *names, uin
     uint32_t n = 0;
     while (n < max && t->due) {
         uint32_t slot = t->due - 1;
-        struct lieni_import *im = &t->slots[slot];
+        struct lieni_import *im = import_at(t, slot); // it is there: it was queued
         t->due = im->next_due;
         if (!t->due)
             t->due_last = 0;

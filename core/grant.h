@@ -7,7 +7,9 @@
 // release frame, or the proved end of the endpoint (design.md 3, held).
 //
 // The reader has the same table of what it knows: a token opens an entry; the release is owed from then on, and is sent only when no READ of this grant is in flight,
-// since a SEND may overtake a READ (libfabric-facts 4, "No SAR"). A revoke makes the running reads end and the release due. Under the state lock.
+// since a SEND may overtake a READ (libfabric-facts 4, "No SAR"). A revoke makes the running reads end and the release due; it may be the first that is heard of a grant, whose token
+// the application still carries, so it is remembered as any: else that token would be good after the release. Slots are below what both peers allow, option grants_conn, and entries are
+// made as slots are named. Under the state lock.
 
 #ifndef LIENI_GRANT_H
 #define LIENI_GRANT_H
@@ -70,9 +72,12 @@ struct lieni_import {
     bool queued;       // in the list of names to send
     uint32_t next_due; // slot + 1
 };
+// Pages of entries, each made when the first of its slots is named: a name costs one page at most, wherever its slot is.
+#define LIENI_IMPORT_PAGE 64u
 struct lieni_import_table {
-    struct lieni_import *slots;
-    uint32_t n, max;
+    struct lieni_import *
+        *pages; // of max slots; made with the first page; NULL entries: nothing of theirs was named
+    uint32_t max;           // slots: what both peers' offers allow
     uint32_t due, due_last; // names to release, slot + 1
 };
 
@@ -113,5 +118,6 @@ int lieni_import_revoked(struct lien_conn *conn, struct lieni_name name);
 // Takes up to `max` names whose RELEASE is due.
 uint32_t lieni_imports_due(struct lien_conn *conn, struct lieni_name *names, uint32_t max);
 bool lieni_imports_any_due(const struct lien_conn *conn);
+void lieni_imports_free(struct lieni_import_table *t);
 
 #endif

@@ -33,7 +33,7 @@ struct lieni_offer {
     uint16_t control_credits;
     uint16_t call_credits; // receives this side posts for replies to its calls
     uint64_t message_max;
-    uint32_t grants_max; // slots of this side's grant table
+    uint32_t grants_max; // slots of this side's grant table, and the most it keeps of the other's
     uint32_t read_depth; // READs this side's device serves at once, 0 = no limit
     uint32_t dead_ms;    // when this side takes a silent peer for lost; 0: never
 };

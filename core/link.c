@@ -392,9 +392,10 @@ void lieni_link_message_freed(struct lien_conn *conn, struct lieni_recv_slot *sl
 }
 
 // A control frame's payload. 0, or why the connection must end.
-static int control(struct lien_conn *conn, const struct lieni_frame *frame)
+static int control(struct lien_conn *conn, const struct lieni_frame *frame, const char **why)
 {
     int rc = 0;
+    *why = "a release, revoke, cancel, write or answer of what is unknown";
     switch (frame->kind) {
     case LIENI_FRAME_RELEASE:
         for (uint32_t i = 0; rc == 0 && i < frame->n_names; i++)
@@ -415,13 +416,13 @@ static int control(struct lien_conn *conn, const struct lieni_frame *frame)
         rc = lieni_request_cancel_arrived(conn, frame->call);
         break;
     case LIENI_FRAME_PROBE:
-        rc = lieni_probe_arrived(conn, frame);
+        rc = lieni_probe_arrived(conn, frame, why);
         break;
     case LIENI_FRAME_ANSWER:
         rc = lieni_probe_answered(conn, frame);
         break;
     case LIENI_FRAME_WRITE:
-        rc = lieni_call_write_arrived(conn, frame);
+        rc = lieni_call_write_arrived(conn, frame, why);
         break;
     case LIENI_FRAME_WRITTEN:
         rc = lieni_request_written(conn, frame);
@@ -506,8 +507,7 @@ static int frame_in(struct lien_conn *conn, struct lieni_recv_slot *slot, size_t
         *why = "a reply to no call";
         return lieni_call_replied(conn, slot, &frame);
     }
-    *why = "a release, revoke, cancel, write or answer of what is unknown";
-    rc = control(conn, &frame);
+    rc = control(conn, &frame, why);
     link->control_owed++;
     recv_free(conn, slot);
     return rc;

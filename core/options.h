@@ -88,15 +88,17 @@
     X(trace_dir, TEXT, "", 0, 255, "directory",                                                    \
       "Where the trace of a connection that ends with an error is written; unset: nowhere")        \
     X(trace_files, UINT, "100", 1, 1000000, "files", "Traces that a ctx writes into trace_dir")    \
-    X(grants_conn, UINT, "4096", 1, 1048576, "grants", "Live grants on one connection")            \
+    X(grants_conn, UINT, "4096", 1, 1048576, "grants",                                             \
+      "Live grants on one connection; the smaller of both peers' holds for both")                  \
     X(held_conn_bytes, UINT, "8G", 4096, 1099511627776, "bytes",                                   \
       "Bytes of live held grants on one connection")                                               \
     X(held_total_bytes, UINT, "64G", 4096, 17592186044416, "bytes",                                \
       "Bytes of live held grants of the ctx")                                                      \
     X(quarantine_peer_bytes, UINT, "256M", 0, 1099511627776, "bytes",                              \
-      "Quarantined bytes of one peer above which READs to it are refused")                         \
+      "Most bytes of one peer in quarantine; where the end of a connection proves nothing, what "  \
+      "is lent over it counts before: READs, held grants and frames")                              \
     X(quarantine_total_bytes, UINT, "1G", 0, 1099511627776, "bytes",                               \
-      "Quarantined bytes above which new connections get a new domain")                            \
+      "The same of all peers; above, such connections are refused, too")                           \
     X(half_open_max, UINT, "1024", 1, 65536, "connections",                                        \
       "Accepted connections that may be on their way to open at once")                             \
     X(fabric_ports, TEXT, "", 0, 15, "lo-hi", "Ports that fabric listeners may use; unset: any")   \

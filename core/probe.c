@@ -95,10 +95,11 @@ static bool holds(struct lien_conn *conn, const struct lieni_probe *p)
            call->read_name.gen == p->name.gen;
 }
 
-int lieni_probe_arrived(struct lien_conn *conn, const struct lieni_frame *frame)
+int lieni_probe_arrived(struct lien_conn *conn, const struct lieni_frame *frame, const char **why)
 {
     struct lieni_calls *calls = &conn->calls;
     for (uint32_t i = 0; i < frame->n_probes; i++) {
+        *why = "more than 256 probes without an answer";
         if (calls->n_answers == LIENI_PROBES_OUT)
             return LIEN_EPROTO;
         uint32_t at = (calls->answer_first + calls->n_answers++) % LIENI_PROBES_OUT;

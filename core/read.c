@@ -97,6 +97,9 @@ static void settled(struct lien_read *read, int released)
 {
     struct lien_conn *conn = read->conn;
     set_state(read, LIENI_READ_OVER);
+    if (read->at_risk && released == 0) // what is lost stays in the account
+        lieni_nic_unread(conn, read->at_risk);
+    read->at_risk = 0;
     read->released = released;
     read->space = NULL;
     lieni_list_remove(&read->node);
@@ -351,6 +354,10 @@ static void posted(struct lien_read *read, const struct lieni_piece *piece)
     conn->nic->reads_inflight++;
     conn->reads_outstanding++;
     conn->read_bytes += piece->len;
+    if (!read->at_risk) {
+        read->at_risk = read->space->len;
+        lieni_nic_read(conn, read->at_risk);
+    }
     lieni_liveness_posted(conn);
     lieni_liveness_read_posted(conn);
     struct lieni_piece next;
@@ -383,7 +390,15 @@ static enum lieni_post post_of(struct lien_read *read, bool *next)
     }
     if (!room(conn, piece.len))
         return LIENI_BLOCKED;
-    int rc = post_piece(read, &piece);
+    int rc = read->at_risk ? 0 : lieni_nic_read_room(conn, read->space->len);
+    if (rc == LIEN_EAGAIN)
+        return LIENI_BLOCKED;
+    *next = rc != 0;
+    if (*next) {
+        lieni_read_stop(read, rc);
+        return LIENI_NOTHING;
+    }
+    rc = post_piece(read, &piece);
     if (rc == 0) {
         posted(read, &piece);
         return LIENI_POSTED;
@@ -452,19 +467,13 @@ static int make_plan(struct lien_read *read, const struct lieni_token_data *toke
     return lieni_plan_open(&read->plan, opts->ops, opts->n_ops, src, token->n_keys, dst, space->n);
 }
 
-static int quarantine_room(const struct lien_conn *conn, uint64_t len)
+// What is in quarantine leaves room for it; it waits for what runs only when it is posted. [R12]
+static int quarantine_room(struct lien_conn *conn, const lien_space *space)
 {
-    const lien_ctx *ctx = conn->ctx;
-    uint64_t held = lieni_quarantine_of_peer(&ctx->quarantine, conn->peer_host);
-    if (held == 0 || held + len <= ctx->options.quarantine_peer_bytes)
-        return 0;
-    struct lieni_log_at at = lieni_conn_at(conn, 0);
-    lieni_log_say(
-        ctx->log, LIEN_LOG_WARN, &at, LIEN_ELIMIT,
-        "%llu bytes of this peer are in quarantine, the limit quarantine_peer_bytes is %llu: "
-        "READs are refused",
-        (unsigned long long)held, (unsigned long long)ctx->options.quarantine_peer_bytes);
-    return LIEN_ELIMIT;
+    uint64_t len = 0; // the application may have changed lengths
+    for (uint32_t i = 0; i < space->n; i++)
+        len += lien_buf_len(space->bufs[i]);
+    return lieni_nic_may_read(conn, len);
 }
 
 // With checksums whole buffers are moved only; without, the peer must not owe them. [R16]
@@ -544,7 +553,7 @@ int lieni_read_new(struct lien_conn *conn, const struct lieni_token_data *token,
     if (rc == 0 && (space->ctx != conn->ctx || token->name.slot >= conn->imports.max))
         rc = space->ctx != conn->ctx ? LIEN_EINVAL : LIEN_EPROTO;
     if (rc == 0)
-        rc = quarantine_room(conn, space->len);
+        rc = quarantine_room(conn, space);
     if (rc != 0)
         return rc;
     struct lien_read *read = calloc(1, sizeof(*read));

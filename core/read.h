@@ -29,6 +29,7 @@ struct lien_read {
     struct lieni_key *keys; // n = plan.n_src
     bool sums;              // they carry checksums
     struct lieni_check check;
+    uint64_t at_risk; // bytes of the space, from its first piece until it is settled (R12)
     unsigned flags;
     struct lieni_strand *strand; // of the callbacks
     // Of a borrowed source: done only when the owner said that the call lives ...

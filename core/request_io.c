@@ -267,6 +267,7 @@ int lieni_request_written(struct lien_conn *conn, const struct lieni_frame *fram
         if (write->id != frame->write || request->id != frame->call || write->sent < write->n_ops)
             continue;
         request->refs++;
+        conn->calls.n_writes--;
         done(write, frame->status);
         no_answer(write);
         lieni_request_writes_over(request);
@@ -321,10 +322,14 @@ void lieni_request_write_pump(struct lien_conn *conn)
     // One after the other: frames of two writes never mix.
     while ((n = lieni_list_first(&conn->calls.writes_due))) {
         struct lieni_write *write = lieni_container(n, struct lieni_write, due);
+        if (write->sent == 0 && conn->calls.n_writes >= lieni_writes_max(&conn->calls))
+            return; // the peer takes no more before it has answered one [R22]
         if (!lieni_link_control_room(conn) || !send_frame(conn, write))
             return;
-        if (write->sent == write->n_ops)
-            lieni_list_remove(n);
+        if (write->sent < write->n_ops)
+            continue;
+        conn->calls.n_writes++;
+        lieni_list_remove(n);
     }
 }
 

@@ -102,13 +102,12 @@ static void settle_memory(struct lien_conn *conn, enum lieni_proof proof)
     lieni_wrs_close(&conn->wrs);
     if (conn->lost_bytes > 0) {
         conn->lost = true;
-        lieni_quarantine_add(&ctx->quarantine, nic->domain, conn->peer_host, conn->lost_bytes);
         struct lieni_log_at at = lieni_conn_at(conn, 0);
         lieni_log_say(ctx->log, LIEN_LOG_WARN, &at, LIEN_EQUARANTINED,
                       "teardown ended without proof: %llu bytes are in quarantine",
                       (unsigned long long)conn->lost_bytes);
-        lieni_nic_quarantined(nic);
     }
+    lieni_nic_leave(conn, conn->lost_bytes);
     conn->nic = NULL;
     lieni_nic_endpoint_gone(nic);
     lieni_nic_pump(nic);
@@ -298,6 +297,10 @@ void lieni_conn_work(struct lien_conn *conn)
         lieni_conn_lose(conn, conn->broken, conn->broken_text);
     if (conn->state == LIENI_CONN_BOOT)
         lieni_conn_fabric_turn(conn);
+    if (conn->room) {
+        conn->room = false;
+        lieni_nic_want_reads(conn);
+    }
     lieni_link_pump(conn); // probes
     if (conn->state == LIENI_CONN_DRAIN)
         drain(conn);

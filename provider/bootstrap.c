@@ -280,9 +280,7 @@ static int net_listen(struct lieni_net *net, const char *text, void *user,
         why = lieni_address_listen(&address, &fd, &error);
     if (why) {
         char hint[LIENI_LIMITS_NOTE];
-        const bool starved = error == EMFILE || error == ENFILE || error == ENOBUFS ||
-                             error == ENOMEM;
-        return say(net, LIEN_LOG_ERROR, starved ? LIEN_ESYS : LIEN_EADDR,
+        return say(net, LIEN_LOG_ERROR, lieni_limits_short(error) ? LIEN_ESYS : LIEN_EADDR,
                    "cannot listen at '%s': %s%s", text, why,
                    lieni_limits_starved(hint, sizeof hint));
     }
@@ -672,7 +670,7 @@ static struct lieni_stream *accept_one(struct lieni_acceptor *acceptor)
     struct lieni_net *net = acceptor->net;
     int fd = accept4(acceptor->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+        if (lieni_limits_short(errno))
             pause_accepting(acceptor, errno);
         return NULL; // the others concern a connection that is gone, or none was there
     }

@@ -69,6 +69,11 @@ const char *lieni_limits_note(int error, char *text, size_t size)
     return text;
 }
 
+bool lieni_limits_short(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 const char *lieni_limits_starved(char *text, size_t size)
 {
     struct rlimit limit;

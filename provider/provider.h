@@ -315,6 +315,8 @@ const struct lieni_platform *lieni_platform_real(void);
 const char *lieni_limits_note(int error, char *text, size_t size);
 // The same if descriptors are too few for a connection now: some libraries call that by other names, or keep it to themselves.
 const char *lieni_limits_starved(char *text, size_t size);
+// Is it this machine, or this process, that has too little (descriptors, memory) by this errno value? Then LIEN_ESYS, whatever was tried.
+bool lieni_limits_short(int error);
 #define LIENI_LIMITS_NOTE 192 // bytes that are enough
 
 #endif

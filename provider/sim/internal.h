@@ -108,6 +108,7 @@ struct lieni_ep {
     struct sim_queue serve; // the peer's READs accepted here
     struct sim_message *inbox, **inbox_tail;
     uint64_t late;
+    uint32_t armed; // bits of faults: see lieni_sim_arm_ep
     struct lieni_ep *next;
 };
 
@@ -259,6 +260,8 @@ struct sim_event *sim_plan(struct lieni_sim_world *world, struct sim_node *node,
 // Runs the node's progress once more, soon.
 void sim_wake_soon(struct sim_node *node);
 void sim_fault(struct lieni_sim_world *world, enum lieni_sim_fault fault, void *user);
+// Whether `fault` happens to something of the endpoint's now: by chance, or because it was armed.
+bool sim_struck(struct lieni_ep *ep, enum lieni_sim_fault fault, uint32_t per_million);
 // Hashes and, if asked, prints one thing that happened.
 void sim_note(struct lieni_sim_world *world, const char *what, const struct sim_node *node,
               uint64_t object, uint64_t a, uint64_t b);
@@ -282,6 +285,8 @@ void sim_connect(struct lieni_ep *ep);
 void sim_break(struct lieni_ep *ep, int status, bool silent);
 // The endpoint is destroyed: proven ends all, else late writes follow.
 void sim_ep_end(struct lieni_ep *ep, bool proven);
+// The close began and is not over: entries are made up.
+void sim_make_up(struct lieni_ep *ep);
 // Says DOWN, or FAILED, to this side only.
 void sim_say_down(struct lieni_ep *ep, int status);
 void sim_op_queue(struct sim_queue *queue, struct sim_op *op);

@@ -203,6 +203,7 @@ static void fire_connected(struct lieni_sim_world *world, struct sim_event *ev)
         return;
     if (ev->value) {
         s->failed = true;
+        sim_fault(s->node->world, LIENI_SIM_CONNECT, s->user);
         push(s->node, s, NULL,
              (struct lieni_net_event){.kind = LIENI_NET_FAILED, .status = LIEN_EREFUSED});
         return;

@@ -82,6 +82,7 @@ void sim_entry(struct sim_op *op, int status, uint64_t len)
 void sim_op_over(struct sim_op *op)
 {
     struct lieni_ep *ep = op->ep;
+    ep->node->world->counts.read_steps += op->kind == SIM_READ;
     sim_shadow_end(op);
     if (op->prev_live)
         op->prev_live->next_live = op->next_live;
@@ -211,7 +212,7 @@ static int mr_reg(struct lieni_domain *domain, void *addr, size_t len, unsigned 
         return LIEN_ESTATE;
     }
     if (sim_chance(world, world->config.p_register_fail)) {
-        sim_fault(world, LIENI_SIM_REGISTER, NULL);
+        sim_fault(world, LIENI_SIM_REGISTER, domain);
         sim_note(world, "reg fails", node, domain->number, len, 0);
         if (node->report.say)
             node->report.say(node->report.self, LIEN_LOG_ERROR, LIEN_EREGISTER,
@@ -534,6 +535,7 @@ static int ep_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *la
         world->counts.ebusy++;
         sim_fault(world, LIENI_SIM_EBUSY, ep->args.user);
         sim_note(world, "destroy busy", node, ep->number, 0, 0);
+        sim_make_up(ep);
         sim_wake_soon(node);
         return LIEN_EBUSY;
     }

@@ -55,7 +55,9 @@ struct lieni_sim_config {
     uint32_t p_break;                 // a post breaks the link, some time later
     uint32_t p_connect_fail;          // connect ends in FAILED
     uint32_t p_register_fail;         // mr_reg answers LIEN_EREGISTER
-    uint32_t p_reorder;               // poll takes another connection's event first
+    uint32_t
+        p_made_up; // once the close began, an operation whose engine still runs gets an entry that no engine made; told between LIEN_EBUSY and the end, as the contract allows
+    uint32_t p_reorder; // poll takes another connection's event first
     // Against what the classes promise nothing about.
     uint32_t p_lie; // where an end is no proof, it says all the same that it is; the engine goes on
     uint32_t p_stall; // an endpoint serves no READ any more, and all else
@@ -125,14 +127,16 @@ void lieni_sim_break_stream(struct lieni_stream *stream);
 // Changes a probability while the world runs.
 struct lieni_sim_config *lieni_sim_world_config(struct lieni_sim_world *world);
 
-// Faults that the world decides on by itself. `user` is the endpoint's, or NULL.
+// Faults that the world decides on by itself. `user` is the endpoint's (of STALL and HOLLOW: the reader's), or NULL.
 enum lieni_sim_fault {
     LIENI_SIM_EAGAIN,
     LIENI_SIM_EBUSY,
     LIENI_SIM_WITHHOLD,
     LIENI_SIM_SPURIOUS,
     LIENI_SIM_UNPROVEN, // also where the class never proves
-    LIENI_SIM_REGISTER,
+    LIENI_SIM_REGISTER, // `user` is the domain
+    LIENI_SIM_MADE_UP,
+    LIENI_SIM_CONNECT, // connecting ends in FAILED
     LIENI_SIM_LIE,
     LIENI_SIM_STALL,
     LIENI_SIM_LOST,
@@ -142,6 +146,8 @@ enum lieni_sim_fault {
     LIENI_SIM_GARBAGE,
     LIENI_SIM_FAULTS
 };
+// The next thing of this endpoint's that such a fault can happen to has it, once, whatever the probabilities: STALL, LOST, HOLLOW, FALSE_SEND, FALSE_RECV, GARBAGE.
+void lieni_sim_arm_ep(struct lieni_ep *ep, enum lieni_sim_fault fault);
 // Called at the moment of each. Must not call into the world or into core.
 void lieni_sim_set_fault_hook(struct lieni_sim_world *world,
                               void (*hook)(void *self, enum lieni_sim_fault fault, void *user),
@@ -161,6 +167,8 @@ void lieni_sim_set_trace(struct lieni_sim_world *world, void (*say)(void *self, 
 struct lieni_sim_counts {
     uint64_t events, sends, recvs, reads, read_chunks, entries, entries_late, entries_withheld;
     uint64_t ghost_writes; // DMA after break or destruction
+    uint64_t made_up;      // entries
+    uint64_t read_steps;   // in which a READ moved bytes, or ended
     uint64_t eagain, ebusy, breaks, starved, refused_reads, unproven;
     uint64_t eps_open, mrs_open, domains_open, provs_open, nets_open, streams_open, acceptors_open;
 };

@@ -78,7 +78,8 @@ static void plan_entry(struct sim_op *op, uint64_t at, int status, size_t len)
 {
     struct lieni_ep *ep = op->ep;
     struct lieni_sim_world *world = ep->node->world;
-    if (op->kind != SIM_RECV && ep->state == SIM_EP_UP && sim_chance(world, world->config.p_lost)) {
+    if (op->kind != SIM_RECV && ep->state == SIM_EP_UP &&
+        sim_struck(ep, LIENI_SIM_LOST, world->config.p_lost)) {
         world->counts.entries_withheld++;
         sim_fault(world, LIENI_SIM_LOST, ep->args.user);
         sim_note(world, "entry lost", ep->node, op->number, 0, 0);
@@ -104,6 +105,7 @@ static void fire_ghost(struct lieni_sim_world *world, struct sim_event *ev)
     size_t n = 1 + sim_rand(&world->rng) % (op->len - at < 4096 ? op->len - at : 4096);
     int garbage = (int)(sim_rand(&world->rng) & 255);
     world->counts.ghost_writes++;
+    world->counts.read_steps += op->kind == SIM_READ;
     sim_note(world, "ghost write", op->ep->node, op->number, at, n);
     if (sim_shadow_write(op, op->addr + at, n))
         memset(op->addr + at, garbage, n);
@@ -118,6 +120,42 @@ static void plan_ghosts(struct sim_op *op)
     for (uint64_t i = 1 + sim_rand(&world->rng) % 3; i > 0; i--) {
         sim_plan(world, op->ep->node, world->now + sim_in(world, range), fire_ghost)->op = op;
         range.max = range.min + (range.max - range.min) / 8; // some soon, some much later
+    }
+}
+
+// -- Entries that the close makes up -----------------------------------------------------------------------------------------------
+
+// As verbs has them: the queue's list is flushed into entries whether or not the queue is gone. The operation stays lent, and its engine goes on.
+static void fire_made_up(struct lieni_sim_world *world, struct sim_event *ev)
+{
+    struct sim_op *op = ev->op;
+    bool success = ev->value & 1;
+    struct lieni_event event = {.kind = LIENI_EV_ENTRY,
+                                .cqe = {.context = op->context,
+                                        .status = success ? 0 : LIEN_ECANCELED,
+                                        .provider_error = success ? 0 : 125,
+                                        .len = success ? op->len : 0}};
+    if (!op->engine || op->ep->state == SIM_EP_GONE)
+        return;
+    world->counts.made_up++;
+    sim_fault(world, LIENI_SIM_MADE_UP, op->ep->args.user);
+    sim_note(world, "made up", op->ep->node, op->number, success, 0);
+    sim_ready_push(op->ep, NULL, &event);
+    plan_ghosts(op);
+}
+
+void sim_make_up(struct lieni_ep *ep)
+{
+    struct lieni_sim_world *world = ep->node->world;
+    for (struct sim_op *op = ep->live_head; op; op = op->next_live) {
+        if (!op->engine || !sim_chance(world, world->config.p_made_up))
+            continue;
+        uint64_t dice = sim_rand(&world->rng);
+        // At once, or some time later; success is rare.
+        uint64_t at = world->now + (dice & 1 ? 0 : sim_in(world, world->config.flush));
+        struct sim_event *ev = sim_plan(world, ep->node, at, fire_made_up);
+        ev->op = op;
+        ev->value = (dice >> 1 & 7) == 0;
     }
 }
 
@@ -263,6 +301,7 @@ static void fire_failed(struct lieni_sim_world *world, struct sim_event *ev)
     if (ev->ep->state != SIM_EP_CONNECTING)
         return;
     ev->ep->state = SIM_EP_BROKEN;
+    sim_fault(world, LIENI_SIM_CONNECT, ev->ep->args.user);
     sim_note(world, "failed", ev->ep->node, ev->ep->number, ev->value, 0);
     struct lieni_event event = {
         .kind = LIENI_EV_FAILED, .status = (int)(int64_t)ev->value, .provider_error = 111};
@@ -359,7 +398,7 @@ static void fill_receive(struct lieni_ep *ep, struct sim_op *op, const uint8_t *
         sim_break(ep, LIEN_EIO, false);
         return;
     }
-    bool false_one = sim_chance(ep->node->world, ep->node->world->config.p_false_recv);
+    bool false_one = sim_struck(ep, LIENI_SIM_FALSE_RECV, ep->node->world->config.p_false_recv);
     if (false_one)
         sim_fault(ep->node->world, LIENI_SIM_FALSE_RECV, ep->args.user);
     if (sim_shadow_write(op, op->addr, len) && len && !false_one)
@@ -439,7 +478,7 @@ void sim_wire_recv(struct lieni_ep *ep)
 static size_t spoil(struct lieni_ep *ep, uint8_t *data, size_t len)
 {
     struct lieni_sim_world *world = ep->node->world;
-    if (!len || !sim_chance(world, world->config.p_garbage))
+    if (!len || !sim_struck(ep, LIENI_SIM_GARBAGE, world->config.p_garbage))
         return len;
     sim_fault(world, LIENI_SIM_GARBAGE, ep->args.user);
     sim_note(world, "garbage", ep->node, ep->number, len, 0);
@@ -458,7 +497,7 @@ static void fire_send_fetch(struct lieni_sim_world *world, struct sim_event *ev)
     if (sim_shadow_fetch(op, op->addr, op->len) && op->len)
         memcpy(copy, op->addr, op->len);
     op->filled = true;
-    if (sim_chance(world, world->config.p_false_send)) {
+    if (sim_struck(ep, LIENI_SIM_FALSE_SEND, world->config.p_false_send)) {
         sim_fault(world, LIENI_SIM_FALSE_SEND, ep->args.user);
         free(copy);
         plan_entry(op, world->now, 0, 0);
@@ -497,6 +536,7 @@ static void fire_chunk(struct lieni_sim_world *world, struct sim_event *ev)
     if (!op->lent || !op->engine)
         return;
     world->counts.read_chunks++;
+    world->counts.read_steps++;
     sim_note(world, "chunk", op->ep->node, op->number, ev->value, ev->len);
     if (op->ep->state != SIM_EP_UP)
         world->counts.ghost_writes++;
@@ -593,12 +633,12 @@ static void fire_read_request(struct lieni_sim_world *world, struct sim_event *e
     }
     op->src_mr = mr;
     op->src = mr->addr + at;
-    op->hollow = sim_chance(world, world->config.p_hollow);
+    op->hollow = sim_struck(op->ep, LIENI_SIM_HOLLOW, world->config.p_hollow);
     if (op->hollow)
         sim_fault(world, LIENI_SIM_HOLLOW, op->ep->args.user);
-    if (!ep->stalled && sim_chance(world, world->config.p_stall)) {
+    if (!ep->stalled && sim_struck(op->ep, LIENI_SIM_STALL, world->config.p_stall)) {
         ep->stalled = true;
-        sim_fault(world, LIENI_SIM_STALL, ep->args.user);
+        sim_fault(world, LIENI_SIM_STALL, op->ep->args.user);
         sim_note(world, "stalls", ep->node, ep->number, 0, 0);
     }
     sim_op_queue(&ep->serve, op);

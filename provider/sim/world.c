@@ -193,6 +193,18 @@ void lieni_sim_set_address_hook(struct lieni_sim_world *world,
     world->address_self = self;
 }
 
+void lieni_sim_arm_ep(struct lieni_ep *ep, enum lieni_sim_fault fault)
+{
+    ep->armed |= 1u << fault;
+}
+
+bool sim_struck(struct lieni_ep *ep, enum lieni_sim_fault fault, uint32_t per_million)
+{
+    bool armed = ep->armed >> fault & 1;
+    ep->armed &= ~(1u << fault);
+    return sim_chance(ep->node->world, per_million) || armed;
+}
+
 void sim_fault(struct lieni_sim_world *world, enum lieni_sim_fault fault, void *user)
 {
     if (world->hook)

@@ -185,10 +185,10 @@ int lieni_stream_listen(struct lieni_domain *domain, const struct lieni_ep_args 
     int fd = listen_in_range(prov, args);
     if (fd < 0) {
         char hint[LIENI_LIMITS_NOTE];
-        code = lieni_stream_say(prov, LIEN_LOG_ERROR, LIEN_EADDR,
-                                "cannot listen at '%s', fabric ports %u-%u: %s%s", args->host,
-                                args->port_lo, args->port_hi, strerror(-fd),
-                                lieni_limits_note(-fd, hint, sizeof hint));
+        code = lieni_stream_say(
+            prov, LIEN_LOG_ERROR, lieni_limits_short(-fd) ? LIEN_ESYS : LIEN_EADDR,
+            "cannot listen at '%s', fabric ports %u-%u: %s%s", args->host, args->port_lo,
+            args->port_hi, strerror(-fd), lieni_limits_note(-fd, hint, sizeof hint));
         lieni_stream_ep_free(ep);
         return code;
     }
@@ -212,13 +212,14 @@ static void accept_some(struct lieni_ep *ep)
     for (unsigned i = 0; i < ACCEPTS_A_TURN && ep->can_accept; i++) {
         int fd = accept4(ep->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) { // also without descriptors: the next connection tells again
-            if (errno == EMFILE || errno == ENFILE) {
+            const int error = errno;
+            if (lieni_limits_short(error)) {
                 char hint[LIENI_LIMITS_NOTE];
                 lieni_stream_say(ep->prov, LIEN_LOG_ERROR, LIEN_ESYS,
-                                 "%s: accepting a connection: %s%s", ep->peer, strerror(errno),
-                                 lieni_limits_note(errno, hint, sizeof hint));
+                                 "%s: accepting a connection: %s%s", ep->peer, strerror(error),
+                                 lieni_limits_note(error, hint, sizeof hint));
             }
-            ep->can_accept = errno == ECONNABORTED || errno == EINTR;
+            ep->can_accept = error == ECONNABORTED || error == EINTR;
             continue;
         }
         if (ep->n_lanes == LIENI_STREAM_LANES) {

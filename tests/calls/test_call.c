@@ -263,7 +263,7 @@ Test(call, reply_credits)
 }
 
 // Ten thousand calls that nobody waits for, at random moments: credits, slots and grants are as at the start. [R22]
-Test(call, cancelled_calls_leave_nothing, .timeout = 500)
+Test(call, field_report_10_cancelled_calls, .timeout = 500)
 {
     struct world *w = plain();
     unsigned started = 0, answered = 0;

@@ -273,8 +273,11 @@ static unsigned releases(struct world *w)
     unsigned n = 0;
     lieni_ctx_lock(w->ctx[SERVER]);
     const struct lieni_import_table *t = &w->conn[SERVER]->imports;
-    for (uint32_t i = 0; i < t->n; i++)
-        n += t->slots[i].dead + t->slots[i].queued;
+    for (uint32_t i = 0; t->pages && i < t->max; i++) {
+        const struct lieni_import *page = t->pages[i / LIENI_IMPORT_PAGE];
+        if (page)
+            n += page[i % LIENI_IMPORT_PAGE].dead + page[i % LIENI_IMPORT_PAGE].queued;
+    }
     lieni_ctx_unlock(w->ctx[SERVER]);
     return n;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pre-shared keys over tcp [R20]. A server in this process, whose log is read: who shares its key gets in, from a process of its own too; who has another, none, an old recording, somebody
-// else's session or a session that was used is refused, with one line of log that names him and the check, and LIEN_EAUTH at both ends; the server serves on, and nothing of them stays.
+// else's session is refused, with one line of log that names him and the check: LIEN_EAUTH at both ends in the bootstrap, LIEN_EPROTO at the fabric port, which knows no key. A session that was
+// used has no port any more, so nobody is there to write a line. The server serves on, and nothing of them stays.
 
 #include <dirent.h>
 #include <poll.h>

@@ -185,9 +185,11 @@ static void close_bench(struct bench *b)
 
 struct link {
     lien_conn *mine, *theirs;
+    size_t size; // of the grant, and of the READ
     lien_grant *grant;
     lien_token token;
-    int closed; // 1: not yet
+    int opened; // 1: not yet
+    int closed; // the same
     lien_space *space;
     struct fault_read read;
 };
@@ -198,26 +200,47 @@ static void on_closed(lien_conn *conn, int status, void *arg)
     ((struct link *)arg)->closed = status;
 }
 
-static void open_link(struct bench *b, struct link *l)
+static void on_open(lien_conn *conn, int status, void *arg)
+{
+    (void)conn;
+    ((struct link *)arg)->opened = status;
+}
+
+// Returns what its opening came to.
+static int try_link(struct bench *b, struct link *l)
 {
     lien_conn_opts opts;
-    lien_buf *buf = NULL;
-    *l = (struct link){.closed = 1};
+    *l = (struct link){.opened = 1, .closed = 1, .size = SIZE};
     lien_conn_opts_init(&opts);
     opts.arg = l;
+    opts.on_open = on_open;
     opts.on_closed = on_closed;
     CHECK_EQ(lien_conn_open(b->ctx[0], b->address, &opts, &l->mine), 0);
     run(b, 200 * MS);
+    return l->opened;
+}
+
+static void open_link_of(struct bench *b, struct link *l, size_t size)
+{
+    lien_buf *buf = NULL;
+    CHECK_EQ(try_link(b, l), 0);
+    l->size = size;
     CHECK_EQ(lien_listener_accept_wait(b->listener, 0, &l->theirs), 0);
-    CHECK_EQ(lien_pool_alloc(b->pool[1], SIZE, &buf), 0);
+    CHECK_EQ(lien_pool_alloc(b->pool[1], size, &buf), 0);
     CHECK_EQ(lien_grant_open(l->theirs, &buf, 1, NULL, &l->token, &l->grant), 0);
     lien_buf_free(&buf);
+}
+
+static void open_link(struct bench *b, struct link *l)
+{
+    open_link_of(b, l, SIZE);
 }
 
 static int start_read(struct bench *b, struct link *l)
 {
     lien_buf *buf = NULL;
-    CHECK_EQ(lien_pool_alloc(b->pool[0], SIZE, &buf), 0);
+    l->read = (struct fault_read){0};
+    CHECK_EQ(lien_pool_alloc(b->pool[0], l->size, &buf), 0);
     CHECK_EQ(lien_space_open(b->ctx[0], &buf, 1, &l->space), 0);
     int rc = fault_read_start(&l->read, l->mine, &l->token, l->space, LIEN_FOREVER, 0);
     if (rc != 0)
@@ -367,15 +390,38 @@ static void late_entry(void)
     close_bench(&b);
 }
 
-// At the cap of one peer READs from it are refused; at the cap of all, new connections get a new domain while
-// those that are well stay where they are.
-static void caps(void)
+// -- Caps ----------------------------------------------------------------------------------------------------------------------
+
+// Small frames, so that caps can be small.
+#define SLAB ((size_t)(4 + 8 + 32) * 4096)
+
+struct caps {
+    char peer[64], total[64];
+    const char *settings[7];
+};
+
+static const char *const *caps_of(struct caps *c, uint64_t peer, uint64_t total)
 {
-    static const char *const peer_cap[] = {"quarantine_peer_bytes=64K", NULL};
-    static const char *const total_cap[] = {"quarantine_total_bytes=64K", NULL};
+    snprintf(c->peer, sizeof c->peer, "quarantine_peer_bytes=%llu", (unsigned long long)peer);
+    snprintf(c->total, sizeof c->total, "quarantine_total_bytes=%llu", (unsigned long long)total);
+    const char *const settings[7] = {c->peer,
+                                     c->total,
+                                     "message_credits=4",
+                                     "call_credits=0",
+                                     "frame_max=4096",
+                                     "control_credits=8",
+                                     NULL};
+    memcpy(c->settings, settings, sizeof settings);
+    return c->settings;
+}
+
+// Memory that is lost counts against its peer, and from the first loss on also what may be: a READ is refused that has no room beside that.
+static void peer_cap(void)
+{
     struct bench b;
-    struct link healthy, bad, next;
-    open_bench(&b, peer_cap);
+    struct link healthy, bad;
+    struct caps c;
+    open_bench(&b, caps_of(&c, 3 * SIZE + SLAB + SIZE, 1 << 30));
     open_link(&b, &healthy); // keeps the domain open
     CHECK_EQ(start_read(&b, &healthy), 0);
     run(&b, 200 * MS);
@@ -383,44 +429,288 @@ static void caps(void)
     CHECK_EQ(healthy.read.released, 1);
     lien_read_close(&healthy.read.read);
     lien_space_free(&healthy.space);
-    open_link(&b, &bad);
+    open_link_of(&b, &bad, 3 * SIZE);
     ep_unproven = swallow_reads = true;
     CHECK_EQ(start_read(&b, &bad), 0);
     end_link(&b, &bad);
-    CHECK(quarantined(&b) >= SIZE);
+    CHECK_EQ(quarantined(&b), 3 * SIZE);
     CHECK_EQ(domains_opened, 1);
     ep_unproven = swallow_reads = false;
+    CHECK_EQ(start_read(&b, &healthy), 0); // its frames and this: just the cap
+    run(&b, 200 * MS);
+    CHECK_EQ(healthy.read.status, 0);
+    lien_read_close(&healthy.read.read);
+    lien_space_free(&healthy.space);
+    healthy.size = SIZE + 4096;
     CHECK_EQ(start_read(&b, &healthy), LIEN_ELIMIT);
     run(&b, 10 * MS); // log lines leave in progress
     CHECK(fault_log_has("quarantine_peer_bytes"));
+    CHECK(fault_log_has("READs are refused"));
     end_link(&b, &healthy);
     lien_space_free(&bad.space);
     close_bench(&b);
+}
 
-    open_bench(&b, total_cap);
+#define READS 5u
+
+struct reads {
+    lien_grant *grants[READS];
+    lien_space *spaces[READS];
+    struct fault_read reads[READS];
+};
+
+static void start_reads(struct bench *b, struct link *l, struct reads *r)
+{
+    memset(r, 0, sizeof *r);
+    for (unsigned i = 0; i < READS; i++) {
+        lien_buf *from = NULL, *to = NULL;
+        lien_token token;
+        CHECK_EQ(lien_pool_alloc(b->pool[1], SIZE, &from), 0);
+        CHECK_EQ(lien_grant_open(l->theirs, &from, 1, NULL, &token, &r->grants[i]), 0);
+        lien_buf_free(&from);
+        CHECK_EQ(lien_pool_alloc(b->pool[0], SIZE, &to), 0);
+        CHECK_EQ(lien_space_open(b->ctx[0], &to, 1, &r->spaces[i]), 0);
+        CHECK_EQ(fault_read_start(&r->reads[i], l->mine, &token, r->spaces[i], LIEN_FOREVER, 0), 0);
+    }
+}
+
+static unsigned count_released(const struct reads *r, int status)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < READS; i++)
+        n += r->reads[i].released == 1 && r->reads[i].released_status == status;
+    return n;
+}
+
+static void end_reads(struct reads *r)
+{
+    for (unsigned i = 0; i < READS; i++) {
+        lien_grant_close(&r->grants[i]);
+        lien_read_close(&r->reads[i].read);
+        lien_space_free(&r->spaces[i]);
+    }
+}
+
+// READs that run count as what may be lost: more than have room are not posted, whatever is started at once, so no more is lost.
+static void in_flight(bool by_word)
+{
+    struct bench b;
+    struct link first, l;
+    struct reads r;
+    struct caps c;
+    const uint64_t before = by_word ? 0 : SIZE; // of the end that told
+    open_bench(&b, caps_of(&c, before + SLAB + 3 * SIZE + SIZE / 2, 1 << 30));
+    b.traits.ep_end_proves = !by_word;
+    ep_unproven = swallow_reads = true;
+    if (!by_word) {
+        open_link(&b, &first);
+        CHECK_EQ(start_read(&b, &first), 0);
+        end_link(&b, &first);
+        lien_space_free(&first.space);
+    }
+    CHECK_EQ(quarantined(&b), before);
+    open_link(&b, &l);
+    start_reads(&b, &l, &r);
+    run(&b, 100 * MS);
+    CHECK_EQ(b.ctx[0]->stats.read_pieces_posted, 3 + !by_word);
+    end_link(&b, &l);
+    CHECK_EQ(quarantined(&b), before + 3 * SIZE);
+    CHECK_EQ(count_released(&r, LIEN_EQUARANTINED), 3);
+    CHECK_EQ(count_released(&r, 0), READS - 3);
+    end_reads(&r);
+    close_bench(&b);
+}
+
+// Those that have no room have their turn when others are back, of another connection too.
+static void turns(void)
+{
+    struct bench b;
+    struct link one, two;
+    struct reads r, s;
+    struct caps c;
+    open_bench(&b, caps_of(&c, 1 << 30, 2 * SLAB + SIZE));
+    b.traits.ep_end_proves = false;
+    open_link(&b, &one);
+    open_link(&b, &two);
+    start_reads(&b, &one, &r);
+    start_reads(&b, &two, &s);
+    run(&b, 1000 * MS);
+    CHECK_EQ(count_released(&r, 0), READS);
+    CHECK_EQ(count_released(&s, 0), READS);
+    CHECK_EQ(b.ctx[0]->stats.reads_done, 2 * READS);
+    end_reads(&r);
+    end_reads(&s);
+    end_link(&b, &one);
+    end_link(&b, &two);
+    CHECK_EQ(b.ctx[0]->quarantine.sums.held, 0);
+    CHECK_EQ(b.ctx[0]->quarantine.sums.reads, 0);
+    close_bench(&b);
+}
+
+// What could never be allowed is refused at its start: a READ, a held grant.
+static void too_large(void)
+{
+    struct bench b;
+    struct link l;
+    struct caps c;
+    lien_buf *buf = NULL;
+    lien_token token;
+    lien_grant *grant = NULL;
+    open_bench(&b, caps_of(&c, SLAB + SIZE, 1 << 30));
+    b.traits.ep_end_proves = false;
+    open_link_of(&b, &l, SIZE + 4096);
+    CHECK_EQ(start_read(&b, &l), LIEN_ELIMIT);
+    run(&b, 10 * MS);
+    CHECK(fault_log_has("quarantine_peer_bytes is 245760: READs are refused"));
+    CHECK_EQ(lien_pool_alloc(b.pool[0], SIZE + 4096, &buf), 0);
+    CHECK_EQ(lien_grant_open(l.mine, &buf, 1, NULL, &token, &grant), LIEN_ELIMIT);
+    run(&b, 10 * MS);
+    CHECK(fault_log_has("grants are refused"));
+    CHECK_EQ(lien_buf_set_len(buf, SIZE), 0);
+    CHECK_EQ(lien_grant_open(l.mine, &buf, 1, NULL, &token, &grant), 0);
+    lien_buf_free(&buf);
+    l.size = 4096; // nor does a READ wait for what a grant has
+    CHECK_EQ(start_read(&b, &l), LIEN_ELIMIT);
+    CHECK_EQ(lien_grant_close(&grant), 0);
+    end_link(&b, &l);
+    close_bench(&b);
+}
+
+// Connection after connection ends without proof, and no domain's end proves: there is an end to what is lost. Who is there stays, and goes on with messages.
+static void total_cap(void)
+{
+    const uint64_t most = 2 * SLAB + 6 * SIZE;
+    struct bench b;
+    struct link healthy, bad, next, more;
+    struct caps c;
+    lien_msg *msg;
+    unsigned refused = 0;
+    open_bench(&b, caps_of(&c, 1 << 30, most));
     open_link(&b, &healthy);
-    open_link(&b, &bad);
+    ep_unproven = swallow_reads = true;
+    for (unsigned i = 0; i < 10; i++) {
+        open_link(&b, &bad);
+        int rc = start_read(&b, &bad);
+        CHECK(rc == (i < 6 ? 0 : LIEN_ELIMIT));
+        refused += rc != 0;
+        end_link(&b, &bad);
+        if (rc == 0)
+            lien_space_free(&bad.space);
+        CHECK_EQ(quarantined(&b), (i < 6 ? i + 1 : 6) * SIZE);
+    }
+    CHECK(refused == 4 && fault_log_has("quarantine_total_bytes"));
+    open_link(&b, &next); // its frames have room, those of one more have none
+    CHECK_EQ(try_link(&b, &more), LIEN_ELIMIT);
+    run(&b, 10 * MS);
+    CHECK(fault_log_has("new connections are refused"));
+    lien_conn_close(&more.mine);
+    swallow_reads = false;
+    CHECK_EQ(start_read(&b, &healthy), LIEN_ELIMIT); // it could be lost as well
+    CHECK_EQ(lien_send(healthy.mine, "x", 1, NULL, 0, NULL), 0);
+    run(&b, 100 * MS);
+    CHECK_EQ(lien_msg_recv_wait(healthy.theirs, 0, &msg), 0);
+    lien_msg_free(&msg);
+    end_link(&b, &next);
+    end_link(&b, &healthy);
+    CHECK_EQ(quarantined(&b), 6 * SIZE);
+    CHECK_EQ(b.ctx[0]->quarantine.sums.held, 0);
+    CHECK_EQ(b.ctx[0]->quarantine.n_peers, 1); // what is for good is one sum
+    CHECK_EQ(b.ctx[0]->quarantine.n_shares, 0);
+    close_bench(&b);
+}
+
+// From half of the total on new connections get a new domain, and the old one gives back with its last connection.
+static void new_domain(void)
+{
+    struct bench b;
+    struct link healthy, bad, next;
+    struct caps c;
+    open_bench(&b, caps_of(&c, 1 << 30, 4 * SLAB + 2 * SIZE));
+    open_link(&b, &healthy);
+    open_link_of(&b, &bad, 2 * SLAB + SIZE);
     CHECK_EQ(domains_opened, 1);
     ep_unproven = swallow_reads = true;
     CHECK_EQ(start_read(&b, &bad), 0);
     end_link(&b, &bad);
+    CHECK_EQ(quarantined(&b), 2 * SLAB + SIZE);
     ep_unproven = swallow_reads = false;
     domain_proves = true;
     open_link(&b, &next);
     CHECK_EQ(domains_opened, 2);
-    healthy.read = (struct fault_read){0};
-    CHECK_EQ(start_read(&b, &healthy), 0); // the old one still works
+    CHECK_EQ(start_read(&b, &healthy), 0); // the old one still works, as far as there is room
     run(&b, 200 * MS);
     CHECK_EQ(healthy.read.released, 1);
     CHECK_EQ(healthy.read.status, 0);
     lien_space_free(&healthy.space);
-    CHECK(quarantined(&b) >= SIZE);
+    next.size = SLAB; // beside what is lost there is none for this
+    CHECK_EQ(start_read(&b, &next), LIEN_ELIMIT);
     end_link(&b, &healthy); // its last connection: the old domain closes, with proof
     CHECK_EQ(domains_open, 1);
     CHECK_EQ(quarantined(&b), 0);
+    next.size = SIZE;
+    CHECK_EQ(start_read(&b, &next), 0);
+    run(&b, 200 * MS);
+    CHECK_EQ(next.read.status, 0);
+    lien_space_free(&next.space);
     end_link(&b, &next);
     lien_space_free(&bad.space);
     close_bench(&b);
+}
+
+// The account by itself: what it keeps is bounded by who is there and what is lost, and its sums come out even.
+static void account(void)
+{
+    enum {
+        PEERS = 500,
+        DOMAINS = 3
+    };
+    static struct lieni_quarantine_share *shares[DOMAINS][PEERS];
+    struct lieni_quarantine_domain domains[DOMAINS];
+    struct lieni_quarantine q;
+    char host[32];
+    lieni_quarantine_init(&q, 1000, 1 << 20);
+    for (unsigned d = 0; d < DOMAINS; d++) {
+        lieni_quarantine_domain_init(&domains[d], d == 0);
+        for (unsigned i = 0; i < PEERS; i++) {
+            snprintf(host, sizeof host, "10.0.%u.%u", i / 250, i % 250);
+            CHECK_EQ(lieni_quarantine_join(&q, &domains[d], host, &shares[d][i]), 0);
+            CHECK_EQ(lieni_quarantine_join(&q, &domains[d], host, &shares[d][i]), 0);
+            lieni_quarantine_hold(&q, shares[d][i], 10);
+            lieni_quarantine_read(&q, shares[d][i], 100);
+        }
+    }
+    CHECK(q.n_peers == PEERS && q.n_shares == DOMAINS * PEERS);
+    CHECK(q.sums.held == 10 * PEERS && q.sums.reads == 100 * PEERS); // of the weak one
+    lieni_quarantine_weak(&q, &domains[1]);
+    lieni_quarantine_weak(&q, &domains[1]);
+    CHECK(q.sums.held == 20 * PEERS && q.sums.reads == 200 * PEERS);
+    CHECK_EQ(lieni_quarantine_room(&q, shares[1][7], 780, true), LIENI_ROOM);
+    CHECK_EQ(lieni_quarantine_room(&q, shares[1][7], 781, true), LIENI_ROOM_PEER);
+    CHECK_EQ(lieni_quarantine_room(&q, shares[1][7], 980, false), LIENI_ROOM);
+    CHECK_EQ(lieni_quarantine_room(&q, shares[1][7], 981, false), LIENI_ROOM_PEER);
+    CHECK_EQ(lieni_quarantine_room(&q, shares[1][7], UINT64_MAX, false), LIENI_ROOM_PEER);
+    CHECK_EQ(lieni_quarantine_room(&q, shares[2][7], UINT64_MAX, true), LIENI_ROOM);
+    for (unsigned d = 0; d < DOMAINS; d++) {
+        for (unsigned i = 0; i < PEERS; i++) {
+            lieni_quarantine_unhold(&q, shares[d][i], 10);
+            lieni_quarantine_unread(&q, shares[d][i], 100);
+            if (i % 5 == 0)
+                lieni_quarantine_lose(&q, shares[d][i], 50);
+            lieni_quarantine_leave(&q, shares[d][i]);
+            lieni_quarantine_leave(&q, shares[d][i]);
+        }
+    }
+    CHECK(q.sums.held == 0 && q.sums.reads == 0 && q.sums.lost == DOMAINS * 50 * PEERS / 5);
+    CHECK(q.n_peers == PEERS / 5 && q.n_shares == DOMAINS * PEERS / 5); // others left nothing
+    lieni_quarantine_ended(&q, &domains[0], true);
+    CHECK(q.sums.lost == 2 * 50 * PEERS / 5 && q.n_peers == PEERS / 5);
+    lieni_quarantine_ended(&q, &domains[1], false);
+    CHECK(q.sums.lost == 2 * 50 * PEERS / 5 && q.n_shares == PEERS / 5);
+    CHECK_EQ(shares[2][0]->peer->sums.lost, 100);
+    lieni_quarantine_ended(&q, &domains[2], true);
+    CHECK(q.sums.lost == 50 * PEERS / 5 && q.n_peers == PEERS / 5 && q.n_shares == 0);
+    CHECK_EQ(q.ever, DOMAINS * 50 * PEERS / 5);
+    lieni_quarantine_free(&q);
 }
 
 static void test(int argc, char **argv)
@@ -433,7 +723,14 @@ static void test(int argc, char **argv)
     late_entry();
     lost_send();
     refused_in_close();
-    caps();
+    peer_cap();
+    in_flight(true);
+    in_flight(false);
+    turns();
+    too_large();
+    total_cap();
+    new_domain();
+    account();
 }
 
 int main(int argc, char **argv)

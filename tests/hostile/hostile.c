@@ -4,6 +4,8 @@
 
 #include "tests/hostile/hostile.h"
 
+#include <pthread.h>
+
 const char *hostile_what = "set-up";
 lien_ctx *victim;
 static lien_ctx *friendly;
@@ -17,9 +19,18 @@ static lien_conn *quiet_conn;
 unsigned attacks;
 const char *hostile_setting;
 
+static pthread_mutex_t said_lock = PTHREAD_MUTEX_INITIALIZER;
+static char said[8192]; // lines of interest, the latest may be missing
+
 static void log_line(const lien_log_line *line, void *arg)
 {
     (void)arg;
+    if (line->code == LIEN_EPROTO || line->code == LIEN_ELIMIT) {
+        pthread_mutex_lock(&said_lock);
+        const size_t len = strlen(said);
+        snprintf(said + len, sizeof said - len, "%s\n", line->text);
+        pthread_mutex_unlock(&said_lock);
+    }
     if (getenv("HOSTILE_VERBOSE"))
         fprintf(stderr, "%s: %s\n", lien_errname(line->code), line->text);
 }
@@ -35,6 +46,26 @@ static lien_ctx *open_ctx(void)
     opts.log = log_line;
     CHECK(lien_ctx_open(&opts, &ctx) == 0);
     return ctx;
+}
+
+bool hostile_heard(const char *text)
+{
+    bool found = false;
+    for (int i = 0; i < 5000 && !found; i++) {
+        pthread_mutex_lock(&said_lock);
+        found = strstr(said, text) != NULL;
+        pthread_mutex_unlock(&said_lock);
+        if (!found)
+            rawpeer_pump(&world, 1);
+    }
+    return found;
+}
+
+void hostile_heard_nothing(void)
+{
+    pthread_mutex_lock(&said_lock);
+    said[0] = '\0';
+    pthread_mutex_unlock(&said_lock);
 }
 
 lien_ctx_stats stats(void)

@@ -47,6 +47,9 @@ extern struct rawworld world;
 extern unsigned attacks;
 
 lien_ctx_stats stats(void); // the victim's
+// Whether a line of the victim's or its friend's log with LIEN_EPROTO or LIEN_ELIMIT had this text since the last hostile_heard_nothing(). Waits for it.
+bool hostile_heard(const char *text);
+void hostile_heard_nothing(void);
 bool is_open(lien_conn *conn);
 // The friend's message gets through, both ways, and the quiet peer is there.
 void others_go_on(void);

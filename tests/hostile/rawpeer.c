@@ -269,6 +269,19 @@ bool rawpeer_next(struct rawpeer *peer, uint32_t ms, const uint8_t **bytes, size
     return true;
 }
 
+void rawpeer_again(struct rawpeer *peer)
+{
+    if (peer->taken < peer->n_in || peer->down)
+        return;
+    const unsigned n = peer->n_in;
+    peer->n_in = peer->taken = 0;
+    for (unsigned i = 0; i < n; i++) {
+        const unsigned slot = peer->in_slot[i];
+        NEED(tcp->post_recv(peer->ep, peer->memory + RAW_SEND_MAX + slot * RAW_FRAME_MAX,
+                            RAW_FRAME_MAX, peer->mr, CONTEXT_RECV + slot) == 0);
+    }
+}
+
 // -- READs --
 
 static uint8_t *read_target(struct rawpeer *peer)

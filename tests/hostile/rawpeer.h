@@ -33,10 +33,11 @@ struct rawpeer {
     uint8_t *memory; // sends, then receives
     struct lieni_mr *mr;
     unsigned sends_over, reads_over;
-    int read_status;      // of the last READ
-    int send_status;      // of the last send
-    uint32_t number;      // of the last frame sent by rawpeer_frame()
-    unsigned n_in, taken; // frames that came, in order; receives are not posted again
+    int read_status; // of the last READ
+    int send_status; // of the last send
+    uint32_t number; // of the last frame sent by rawpeer_frame()
+    unsigned n_in,
+        taken; // frames that came, in order; receives are posted again by rawpeer_again() alone
     uint64_t in_len[RAW_RECVS];
     unsigned in_slot[RAW_RECVS];
 };
@@ -57,6 +58,8 @@ bool rawpeer_bytes(struct rawpeer *peer, const void *bytes, size_t len);
 bool rawpeer_frame(struct rawpeer *peer, const struct lieni_frame *frame);
 // The next frame that came. False: none within `ms`.
 bool rawpeer_next(struct rawpeer *peer, uint32_t ms, const uint8_t **bytes, size_t *len);
+// All receives whose frames were taken are posted again, if none came meanwhile. What rawpeer_next() gave is gone.
+void rawpeer_again(struct rawpeer *peer);
 // Starts one READ of at most RAW_READ_MAX bytes of what it has a key for, or says it has. False: the connection was down before it left.
 bool rawpeer_read(struct rawpeer *peer, uint64_t addr, uint64_t key, size_t len);
 // Its status. The bytes are at *data until the next. LIEN_ETIMEDOUT: it is not over.

@@ -4,7 +4,8 @@
 // victim's application is given to read by. No byte outside a live grant reaches the peer, its connection ends where the provider refuses, the victim's memory comes back on evidence, and
 // others go on.
 //
-// Not here: a READ of pool memory by the key of a grant that has ended. On tcp a key is that of a whole region (docs/design.md 8), so it gets what is there now.
+// In a pool whose memory is used again only on proof (LIEN_REUSE_PROVEN). In others a key is that of a whole region on tcp (docs/design.md 8), so the key of a grant that has ended gets what is
+// there now: test_reuse has that.
 
 #include "tests/hostile/hostile.h"
 
@@ -12,6 +13,7 @@
 
 #define LEN     4096u // of what is granted
 #define SECRET  0xa7  // what is not
+#define OTHERS  0x5c  // nor this, which came there later
 #define NOTHING 0x11  // what is where a READ should have gone
 #define RELEASE 300u  // option release_ms
 
@@ -187,12 +189,49 @@ static void dead(void)
     lien_buf_free(&buf);
     rawpeer_pump(&world, 5);
     // Its region goes while this connection, which saw its key, is open: that is what makes the READ come too late.
-    (void)lien_mem_unregister(&mem);
-    if (is_open(a.conn))
-        CHECK(rawpeer_read(&a.peer, a.data.keys[0].addr, a.data.keys[0].key, 100));
-    rawpeer_pump(&world, 100);
-    // Whether the region was there still is the victim's matter; if not, the connection ended. Others go on either way.
+    CHECK(lien_mem_unregister_wait(&mem, 20000) == 0);
+    memset(memory, OTHERS, sizeof memory);
+    read_is_refused(&a, a.data.keys[0].addr, a.data.keys[0].key, 100);
     ends(&a, &buf);
+}
+
+// What was granted is free for others, who have put their own bytes into the pool; the key still may show what it was for, and nothing of theirs.
+static void dead_in_a_pool(void)
+{
+    struct attack a;
+    lien_pool *proven;
+    lien_pool_opts opts;
+    lien_buf *others[32], *buf;
+    lien_pool_opts_init(&opts);
+    opts.reuse = LIEN_REUSE_PROVEN;
+    CHECK(lien_pool_open(victim, &opts, &proven) == 0);
+    for (size_t beyond = 0; beyond <= LEN; beyond += LEN) {
+        const uint8_t *data;
+        buf = secret(proven, LEN);
+        attack(&a, "the key of a grant that was released, in a pool");
+        grant(&a, buf, 0);
+        const struct lieni_key key = a.data.keys[0];
+        CHECK(release(&a));
+        CHECK(lien_grant_wait(a.grant, 20000) == 0 && lien_grant_close(&a.grant) == 0);
+        lien_buf_free(&buf);
+        for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+            void *bytes;
+            others[i] = secret(proven, LEN);
+            CHECK(lien_buf_mut(others[i], &bytes) == 0);
+            memset(bytes, OTHERS, LEN);
+        }
+        (void)rawpeer_read_wait(&a.peer, 0, &data);
+        memset((uint8_t *)(uintptr_t)data, NOTHING, RAW_READ_MAX);
+        CHECK(rawpeer_read(&a.peer, key.addr + beyond, key.key, LEN));
+        const int rc = rawpeer_read_wait(&a.peer, 20000, &data);
+        CHECK(rc != LIEN_ETIMEDOUT && (beyond == 0 || rc != 0));
+        for (size_t i = 0; i < LEN; i++)
+            CHECK(data[i] == (rc == 0 ? SECRET : NOTHING));
+        for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+            lien_buf_free(&others[i]);
+        ends(&a, &buf);
+    }
+    CHECK(lien_pool_close(&proven) == 0);
 }
 
 // -- Releases --
@@ -390,6 +429,7 @@ int main(void)
     stretched();
     of_another_domain();
     dead();
+    dead_in_a_pool();
     too_early();
     never();
     names_again();

@@ -384,6 +384,8 @@ void model_call(struct app_conn *conn)
     int err = start(c, &head, &opts);
     say(p, "call_start", c->op.number, err);
     check_answer(p, "lien_call_start", err, MAY_AGAIN | MAY_LIMIT | MAY_REGISTER | MAY_OVERLOAD);
+    if (err == LIEN_EAGAIN || err == LIEN_ELIMIT || err == LIEN_EOVERLOAD)
+        faults_exhausted(conn->node, conn);
     c->op.started = err == 0;
     if (err)
         give_back(c);

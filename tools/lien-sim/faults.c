@@ -5,11 +5,13 @@
 
 #include "model.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/call.h"
 #include "core/conn.h"
+#include "core/nic.h"
 #include "core/read.h"
 
 #define MS UINT64_C(1000000)
@@ -57,6 +59,31 @@ static void note_peers(struct program *p, enum fault fault, const struct app_nod
     }
 }
 
+// ... to all connections of `node`.
+static void note_node(struct program *p, enum fault fault, struct app_node *node)
+{
+    if (!node->ctx)
+        return;
+    struct lieni_node *head = &node->ctx->conns;
+    for (struct lieni_node *n = head->next; n != head; n = n->next)
+        cells_note(p->cells, fault, lieni_container(n, struct lien_conn, node));
+}
+
+// A registration in `domain` was refused.
+static void note_domain(struct program *p, const struct lieni_domain *domain)
+{
+    for (unsigned i = 0; i < p->n_nodes; i++) {
+        if (!p->nodes[i].ctx)
+            continue;
+        struct lieni_node *head = &p->nodes[i].ctx->conns;
+        for (struct lieni_node *n = head->next; n != head; n = n->next) {
+            struct lien_conn *conn = lieni_container(n, struct lien_conn, node);
+            if (conn->nic && conn->nic->domain == domain)
+                cells_note(p->cells, FAULT_REGISTER, conn);
+        }
+    }
+}
+
 static void break_conn(struct program *p, struct lien_conn *conn)
 {
     if (!conn || (!conn->ep && !conn->stream))
@@ -84,6 +111,8 @@ static void kill_node(struct program *p, struct app_node *node, bool silent)
     say_fault(p, silent ? "vanishes" : "is killed", lieni_sim_node_host(p->world, node->index));
     node->dead = true;
     lieni_sim_kill_node(p->world, node->index, silent);
+    if (one_in(p, 8)) // it is back while its peers still have the connections
+        program_restart(p, node);
 }
 
 static void freeze_node(struct program *p, struct app_node *node)
@@ -104,18 +133,40 @@ void faults_hook(void *self, enum lieni_sim_fault fault, void *user)
         [LIENI_SIM_STALL] = FAULT_STALL,           [LIENI_SIM_LOST] = FAULT_LOST,
         [LIENI_SIM_HOLLOW] = FAULT_HOLLOW,         [LIENI_SIM_FALSE_SEND] = FAULT_FALSE_SEND,
         [LIENI_SIM_FALSE_RECV] = FAULT_FALSE_RECV, [LIENI_SIM_GARBAGE] = FAULT_GARBAGE,
+        [LIENI_SIM_MADE_UP] = FAULT_MADE_UP,       [LIENI_SIM_CONNECT] = FAULT_CONNECT,
     };
     struct program *p = self;
-    if (user && fault != LIENI_SIM_REGISTER)
+    if (user && fault == LIENI_SIM_REGISTER)
+        note_domain(p, user);
+    else if (user)
         cells_note(p->cells, row[fault], user);
+}
+
+void faults_nomem(void *self)
+{
+    struct program *p = self;
+    if (p->actor)
+        note_node(p, FAULT_NOMEM, p->actor);
+}
+
+void faults_exhausted(struct app_node *node, struct app_conn *c)
+{
+    if (!c)
+        note_node(node->p, FAULT_EXHAUSTED, node);
+    else if (c->conn)
+        cells_note(c->p->cells, FAULT_EXHAUSTED, c->conn);
+}
+
+void faults_restart(struct program *p, const struct app_node *dead)
+{
+    note_peers(p, FAULT_RESTART, dead);
+    say_fault(p, "is back", lieni_sim_node_host(p->world, dead->index));
 }
 
 void faults_jump(struct program *p, struct app_node *node)
 {
     uint64_t ns = MS * (one_in(p, 2) ? draw(p, 300) : draw(p, 5000));
-    struct lieni_node *head = &node->ctx->conns;
-    for (struct lieni_node *n = head->next; n != head; n = n->next)
-        cells_note(p->cells, FAULT_JUMP, lieni_container(n, struct lien_conn, node));
+    note_node(p, FAULT_JUMP, node);
     say_fault(p, "clock jumps", lieni_sim_node_host(p->world, node->index));
     p->jumped = true;
     lieni_sim_jump_clock(p->world, node->index, ns);
@@ -189,6 +240,31 @@ void faults_goaway(struct app_conn *c)
     cells_note(c->p->cells, FAULT_GOAWAY, c->conn);
 }
 
+bool faults_hoard(struct program *p, struct app_node *node)
+{
+    static const size_t lens[] = {65536, 4096, 64};
+    if (p->n_hoard)
+        return false;
+    p->hoard_moments = (unsigned)draw(p, 60);
+    for (unsigned i = 0; i < sizeof lens / sizeof lens[0]; i++) {
+        lien_buf *buf;
+        int err = 0;
+        while (p->n_hoard < HOARD && !(err = lien_pool_alloc(node->pool, lens[i], &buf)))
+            p->hoard[p->n_hoard++].buf = buf;
+        if (err)
+            check_answer(p, "lien_pool_alloc", err, MAY_LIMIT);
+        if (err == LIEN_ELIMIT && i == 0)
+            faults_exhausted(node, NULL);
+    }
+    return true;
+}
+
+void faults_hoard_end(struct program *p)
+{
+    while (p->n_hoard)
+        lien_buf_free(&p->hoard[--p->n_hoard].buf);
+}
+
 // -- Wishes ------------------------------------------------------------------------------------------------------------------------
 
 // The rarer a state, the more often it is wished for; OPEN and live grants meet faults without.
@@ -240,6 +316,64 @@ static enum cell_state rare_meeting(struct program *p, enum fault fault)
     return draw_state(p);
 }
 
+static struct wish *free_wish(struct wish *first, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (!first[i].active)
+            return &first[i];
+    return NULL;
+}
+
+static const struct lie { // what can be wished for where it happens by chance as well
+    enum fault fault;
+    enum lieni_sim_fault sim;
+    size_t offset;
+} lies[] = {
+#define LIE(FAULT, p)                                                                              \
+    {                                                                                              \
+        FAULT_##FAULT, LIENI_SIM_##FAULT, offsetof(struct lieni_sim_config, p)                     \
+    }
+    LIE(STALL, p_stall),           LIE(LOST, p_lost),
+    LIE(HOLLOW, p_hollow),         LIE(FALSE_SEND, p_false_send),
+    LIE(FALSE_RECV, p_false_recv), LIE(GARBAGE, p_garbage),
+};
+#define N_LIES (sizeof lies / sizeof lies[0])
+
+static void wish_for_lie(struct program *p)
+{
+    const struct lieni_sim_config *config = lieni_sim_world_config(p->world);
+    struct wish *w = free_wish(p->wishes + WISHES, LIES);
+    enum fault on[N_LIES + 2];
+    unsigned n = 0;
+    for (size_t i = 0; i < N_LIES; i++) {
+        uint32_t chance;
+        memcpy(&chance, (const char *)config + lies[i].offset, sizeof chance);
+        if (chance)
+            on[n++] = lies[i].fault;
+    }
+    if (p->small_pools)
+        on[n++] = FAULT_EXHAUSTED;
+    if (config->p_register_fail)
+        on[n++] = FAULT_REGISTER;
+    if (!w || !n)
+        return;
+    static const enum cell_state rarest[] = {CELL_ENDING, CELL_CALL_FETCHING, CELL_CALL_READING,
+                                             CELL_CALL_SEALED, CELL_WRITE_GIVEN_UP};
+    struct wish new = {.active = true, .moments = 200, .fault = on[draw(p, n)]};
+    new.state = one_in(p, 2) ? rarest[draw(p, sizeof rarest / sizeof *rarest)] : draw_state(p);
+    if (cells_possible(new.fault, new.state))
+        *w = new;
+}
+
+// Something of the connection's that is next.
+static bool arm(struct lien_conn *conn, enum fault fault)
+{
+    for (size_t i = 0; i < N_LIES; i++)
+        if (lies[i].fault == fault && conn->ep)
+            lieni_sim_arm_ep(conn->ep, lies[i].sim);
+    return conn->ep != NULL;
+}
+
 void faults_wish(struct program *p)
 {
     static const enum fault faults[] = {
@@ -250,10 +384,10 @@ void faults_wish(struct program *p)
         FAULT_REVOKE, FAULT_DROP,   FAULT_DROP,        FAULT_DROP,        FAULT_DROP,
         FAULT_GOAWAY, FAULT_GOAWAY, FAULT_CALL_CANCEL, FAULT_CALL_CANCEL, FAULT_JUMP,
         FAULT_JUMP};
-    struct wish *w = p->wishes;
-    while (w < p->wishes + WISHES && w->active)
-        w++;
-    if (w == p->wishes + WISHES)
+    for (unsigned i = 0; i < 4; i++)
+        wish_for_lie(p);
+    struct wish *w = free_wish(p->wishes, WISHES);
+    if (!w)
         return;
     struct wish new = {.active = true, .moments = 1000};
     new.fault = faults[draw(p, sizeof faults / sizeof *faults)];
@@ -344,6 +478,23 @@ static bool try_drop(struct program *p, struct lien_conn *conn)
     return false;
 }
 
+// Another connection of the same domain grants memory that is new, so that it has to be registered there.
+static bool try_register(struct program *p, struct lien_conn *conn)
+{
+    struct app_conn *c = p->conns;
+    while (c && !(model_conn_usable(c) && node_runs(c->node) && c->conn->nic && conn->nic &&
+                  c->conn->nic->domain == conn->nic->domain))
+        c = c->next;
+    if (!c)
+        return false;
+    struct lieni_sim_config *config = lieni_sim_world_config(p->world);
+    uint32_t before = config->p_register_fail;
+    config->p_register_fail = 1000000;
+    model_grant_new(c);
+    config->p_register_fail = before;
+    return true;
+}
+
 static bool try_revoke(struct program *p, struct lien_conn *conn)
 {
     for (struct app_grant *g = p->grants; g; g = g->next)
@@ -387,6 +538,17 @@ static bool grant_wish(struct program *p, const struct wish *w, struct lien_conn
     case FAULT_JUMP:
         faults_jump(p, own_node(p, conn));
         return true;
+    case FAULT_STALL:
+    case FAULT_LOST:
+    case FAULT_HOLLOW:
+    case FAULT_FALSE_SEND:
+    case FAULT_FALSE_RECV:
+    case FAULT_GARBAGE:
+        return arm(conn, w->fault);
+    case FAULT_EXHAUSTED:
+        return faults_hoard(p, own_node(p, conn));
+    case FAULT_REGISTER:
+        return try_register(p, conn);
     case FAULT_EAGAIN:
     case FAULT_EBUSY:
     case FAULT_WITHHOLD:
@@ -394,22 +556,22 @@ static bool grant_wish(struct program *p, const struct wish *w, struct lien_conn
     case FAULT_UNPROVEN:
     case FAULT_DEADLINE:
     case FAULT_LIE:
-    case FAULT_STALL:
-    case FAULT_LOST:
-    case FAULT_HOLLOW:
-    case FAULT_FALSE_SEND:
-    case FAULT_FALSE_RECV:
-    case FAULT_GARBAGE:
+    case FAULT_MADE_UP:
+    case FAULT_CONNECT:
+    case FAULT_NOMEM:
+    case FAULT_RESTART:
     case FAULTS:
         break;
     }
     return false;
 }
 
-static bool grant_any(struct program *p, struct lien_conn *conn)
+static bool grant_any(struct program *p, struct lien_conn *conn, uint32_t wished)
 {
-    uint32_t met = cells_met(conn);
-    for (unsigned i = 0; i < WISHES; i++) {
+    uint32_t met = cells_met(conn, wished);
+    if (!met)
+        return false;
+    for (unsigned i = 0; i < WISHES + LIES; i++) {
         struct wish *w = &p->wishes[i];
         if (!w->active || !(met >> w->state & 1) || !grant_wish(p, w, conn))
             continue;
@@ -442,15 +604,23 @@ void faults_try(struct program *p)
     if (p->failed || p->stopping)
         return;
     spring(p);
-    for (unsigned i = 0; i < WISHES; i++)
-        if (p->wishes[i].active && !p->wishes[i].moments--)
-            p->wishes[i].active = false;
+    if (p->n_hoard && !p->hoard_moments--)
+        faults_hoard_end(p);
+    uint32_t wished = 0; // states
+    for (unsigned i = 0; i < WISHES + LIES; i++) {
+        struct wish *w = &p->wishes[i];
+        if (w->active && !w->moments--)
+            w->active = false;
+        wished |= (uint32_t)w->active << w->state;
+    }
+    if (!wished)
+        return;
     for (unsigned i = 0; i < p->n_nodes; i++) {
         if (!node_runs(&p->nodes[i]))
             continue;
         struct lieni_node *head = &p->nodes[i].ctx->conns;
         for (struct lieni_node *n = head->next; n != head; n = n->next)
-            if (grant_any(p, lieni_container(n, struct lien_conn, node)))
+            if (grant_any(p, lieni_container(n, struct lien_conn, node), wished))
                 return; // the list may have changed
     }
 }

@@ -20,10 +20,13 @@
 #define BATCH      25u
 #define CELL_LEAST 100u
 
+// For what nobody asked to be shrunk.
+#define SHRINK_SECONDS 60u
+
 struct options {
     struct run run;
     uint64_t first, last;
-    bool range, keep_going, shrink;
+    bool range, keep_going, shrink, no_shrink;
     const char *only;
     uint64_t cell_least;
 };
@@ -39,7 +42,7 @@ static int usage(FILE *out)
         "Usage: lien-sim --seed N [--steps M] [--class CLASS] [--only STEPS] [--without FAULTS]\n"
         "                [--trace | --shrink]\n"
         "       lien-sim --seeds A..B [--steps M] [--class CLASS] [--cells N] [--keep-going]\n"
-        "                [--shrink]\n"
+        "                [--shrink | --no-shrink]\n"
         "Runs a random program for each seed on simulated nodes and checks every byte.\n"
         "  --seed N       one program; the same each time\n"
         "  --seeds A..B   programs A to B, then a table of faults by state\n"
@@ -47,12 +50,13 @@ static int usage(FILE *out)
         "  --trace        prints every event (one seed)\n"
         "  --class CLASS  tcp, verbs, sockets, own-only or none; default: each in turn\n"
         "  --shrink       makes a program that fails as short as it can, and shows it\n"
+        "  --no-shrink    does not; default with --seeds: the first that fails, within %u s\n"
         "  --only STEPS   leaves out all other steps: numbers and ranges, as 3,17,20-25\n"
         "  --without F    leaves out faults: names, as slow,break\n"
         "  --cells N      fail when a cell of the table that can occur is below N (%u with\n"
         "                 --seeds and no class, else 0)\n"
         "  --keep-going   go on after a failure\n",
-        CELL_LEAST);
+        SHRINK_SECONDS, CELL_LEAST);
     return out == stdout ? 0 : 2;
 }
 
@@ -151,6 +155,9 @@ static bool take_option(struct options *o, int c, bool *seeds, bool *least)
     case 'x':
         o->shrink = true;
         return true;
+    case 'X':
+        o->no_shrink = true;
+        return true;
     case 'o':
         o->only = optarg;
         return true;
@@ -162,13 +169,19 @@ static bool take_option(struct options *o, int c, bool *seeds, bool *least)
 // 0: run; else the exit status + 1.
 static int parse(int argc, char **argv, struct options *o)
 {
-    static const struct option longs[] = {
-        {"seed", required_argument, NULL, 's'},  {"seeds", required_argument, NULL, 'S'},
-        {"steps", required_argument, NULL, 'n'}, {"trace", no_argument, NULL, 't'},
-        {"class", required_argument, NULL, 'c'}, {"cells", required_argument, NULL, 'm'},
-        {"keep-going", no_argument, NULL, 'k'},  {"shrink", no_argument, NULL, 'x'},
-        {"only", required_argument, NULL, 'o'},  {"without", required_argument, NULL, 'w'},
-        {"help", no_argument, NULL, 'h'},        {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"seed", required_argument, NULL, 's'},
+                                          {"seeds", required_argument, NULL, 'S'},
+                                          {"steps", required_argument, NULL, 'n'},
+                                          {"trace", no_argument, NULL, 't'},
+                                          {"class", required_argument, NULL, 'c'},
+                                          {"cells", required_argument, NULL, 'm'},
+                                          {"keep-going", no_argument, NULL, 'k'},
+                                          {"shrink", no_argument, NULL, 'x'},
+                                          {"only", required_argument, NULL, 'o'},
+                                          {"without", required_argument, NULL, 'w'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {"no-shrink", no_argument, NULL, 'X'},
+                                          {NULL, 0, NULL, 0}};
     int c;
     bool seeds = false, least = false;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
@@ -182,7 +195,8 @@ static int parse(int argc, char **argv, struct options *o)
         return usage(stderr) + 1;
     }
     bool one = o->run.trace || o->only;
-    if (!seeds || optind != argc || (one && o->range) || (o->run.trace && o->shrink))
+    if (!seeds || optind != argc || (one && o->range) || (o->run.trace && o->shrink) ||
+        (o->shrink && o->no_shrink))
         return usage(stderr) + 1;
     if (o->only && !parse_only(o->only, &o->run)) {
         fprintf(stderr, "lien-sim: '%s' is no list of steps below %u\n", o->only, o->run.steps);
@@ -201,6 +215,8 @@ static void tally_add(struct tally *sum, const struct tally *more)
     sum->spaces += more->spaces;
     sum->stale += more->stale;
     sum->quarantined += more->quarantined;
+    sum->reads_posted += more->reads_posted;
+    sum->read_steps += more->read_steps;
     sum->lies += more->lies;
     sum->caught += more->caught;
     sum->allocs_failed += more->allocs_failed;
@@ -277,9 +293,21 @@ static void say_failure(const struct run *run, const struct outcome *outcome, in
     printf(" --trace\n");
 }
 
+// A failing program, `first` or not of this run: what is counted stays as it was.
+static void shrink_one(const struct options *o, const struct run *run, struct outcome *outcome,
+                       bool first)
+{
+    static struct outcome before;
+    if (o->no_shrink || (!o->shrink && (!first || !o->range)))
+        return;
+    before = *outcome;
+    shrink(run, outcome, o->shrink ? 0 : SHRINK_SECONDS);
+    *outcome = before;
+}
+
 // Runs seeds first .. last in a process. Returns true if all passed; *next is where to go on.
 static bool run_batch(const struct options *o, uint64_t first, uint64_t last,
-                      struct outcome *outcome, uint64_t *next)
+                      struct outcome *outcome, uint64_t *next, bool fine_so_far)
 {
     struct run run = o->run;
     outcome->failed = false;
@@ -308,8 +336,7 @@ static bool run_batch(const struct options *o, uint64_t first, uint64_t last,
     *next = outcome->seed + 1;
     run.seed = outcome->seed;
     say_failure(&run, outcome, status);
-    if (o->shrink)
-        shrink(&run, outcome);
+    shrink_one(o, &run, outcome, fine_so_far);
     return false;
 }
 
@@ -336,26 +363,27 @@ int main(int argc, char **argv)
     }
     if (o.shrink && !o.range) {
         o.run.seed = o.first;
-        return shrink(&o.run, outcome);
+        return shrink(&o.run, outcome, 0);
     }
     double start = seconds();
     uint64_t failures = 0, at = o.first;
     while (at <= o.last) {
         uint64_t last = o.last - at < BATCH ? o.last : at + BATCH - 1;
-        failures += !run_batch(&o, at, last, outcome, &at);
+        failures += !run_batch(&o, at, last, outcome, &at, failures == 0);
         if (failures && !o.keep_going)
             return 1;
     }
     unsigned low = 0;
     if (o.range)
-        low = cells_print(&outcome->cells, stdout, o.cell_least);
+        low = cells_print(&outcome->cells, stdout, o.cell_least, o.last - o.first + 1);
     const struct tally *t = &outcome->tally;
     printf("lien-sim: %" PRIu64 " seeds of %u steps in %.1f s; verified: %" PRIu64
            " reads, %" PRIu64 " bodies, %" PRIu64 " calls, %" PRIu64 " write spaces; %" PRIu64
            " reads of calls not vouched for, %" PRIu64 " lendings quarantined, %" PRIu64
            " lies heard, %" PRIu64 " caught by checksums, %" PRIu64 " allocations failed; %" PRIu64
-           " failed\n",
+           " READs posted, %" PRIu64 " READ steps; %" PRIu64 " failed\n",
            o.last - o.first + 1, o.run.steps, seconds() - start, t->reads, t->bodies, t->calls,
-           t->spaces, t->stale, t->quarantined, t->lies, t->caught, t->allocs_failed, failures);
+           t->spaces, t->stale, t->quarantined, t->lies, t->caught, t->allocs_failed,
+           t->reads_posted, t->read_steps, failures);
     return failures || low ? 1 : 0;
 }

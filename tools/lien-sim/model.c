@@ -205,11 +205,9 @@ static struct app_mem *usable_mem(struct app_node *node, size_t len)
     return NULL;
 }
 
-// A buffer of the application's, from the pool or its own memory.
-static bool buf_get(struct app_node *node, size_t len, struct app_buf *out)
+static bool buf_from(struct app_node *node, struct app_mem *mem, size_t len, struct app_buf *out)
 {
     struct program *p = node->p;
-    struct app_mem *mem = one_in(p, 4) ? usable_mem(node, len) : NULL;
     lien_buf *buf = NULL;
     int err;
     if (mem) {
@@ -220,6 +218,8 @@ static bool buf_get(struct app_node *node, size_t len, struct app_buf *out)
     }
     if (err) {
         check_answer(p, mem ? "lien_mem_buf" : "lien_pool_alloc", err, MAY_LIMIT);
+        if (err == LIEN_ELIMIT && !mem)
+            faults_exhausted(node, NULL);
         return false;
     }
     void *data;
@@ -233,6 +233,17 @@ static bool buf_get(struct app_node *node, size_t len, struct app_buf *out)
     if (!mem)
         lieni_shadow_app_owns(p->world, data, len);
     return true;
+}
+
+// A buffer of the application's, from the pool or its own memory.
+static bool buf_get(struct app_node *node, size_t len, struct app_buf *out)
+{
+    return buf_from(node, one_in(node->p, 4) ? usable_mem(node, len) : NULL, len, out);
+}
+
+bool mem_buf_get(struct app_mem *mem, size_t len, struct app_buf *out)
+{
+    return buf_from(mem->node, mem, len, out);
 }
 
 bool from_mem(const struct program *p, const uint8_t *addr)
@@ -486,7 +497,7 @@ static void mem_released(void *arg, int status)
         memset(m->addr, 0xee, MEM_BYTES);
 }
 
-void model_mem_new(struct app_node *node)
+struct app_mem *model_mem_new(struct app_node *node)
 {
     struct program *p = node->p;
     struct app_mem *m = app_new(sizeof *m);
@@ -506,6 +517,7 @@ void model_mem_new(struct app_node *node)
     m->op.started = err == 0;
     if (!err)
         lieni_shadow_app_owns(p->world, m->addr, MEM_BYTES);
+    return m;
 }
 
 void model_mem_unregister(struct app_mem *m)

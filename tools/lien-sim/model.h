@@ -31,6 +31,8 @@ size_t pattern_check(const uint8_t *p, size_t len, uint64_t tag, uint64_t at);
 
 // Up to BUFS_MAX buffers of `total` bytes in all (0: some); returns their number, 0 when there was no room.
 unsigned bufs_get(struct app_node *node, struct app_buf *bufs, uint64_t total);
+bool mem_buf_get(struct app_mem *mem, size_t len,
+                 struct app_buf *out); // of memory with room for it
 void bufs_free(struct program *p, struct app_buf *bufs, unsigned n);
 uint64_t bufs_fill(const struct app_buf *bufs, unsigned n, uint64_t tag);
 void bufs_lend_source(struct program *p, const struct app_buf *bufs, unsigned n);

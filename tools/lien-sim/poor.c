@@ -14,6 +14,8 @@
 static unsigned countdown; // 0: no shortage
 static unsigned fails;     // in a row, from then on
 static uint64_t failed;
+static void (*watch)(void *self);
+static void *watch_self;
 
 void poor_set(unsigned nth, unsigned in_a_row)
 {
@@ -26,6 +28,12 @@ uint64_t poor_failed(void)
     uint64_t n = failed;
     failed = 0;
     return n;
+}
+
+void poor_watch(void (*hook)(void *self), void *self)
+{
+    watch = hook;
+    watch_self = self;
 }
 
 static bool out_of_memory(void)
@@ -42,6 +50,8 @@ static bool out_of_memory(void)
     }
     fails--;
     failed++;
+    if (watch)
+        watch(watch_self);
     return true;
 }
 

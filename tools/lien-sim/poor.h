@@ -12,6 +12,8 @@
 void poor_set(unsigned nth, unsigned in_a_row);
 // How many failed since it was last asked.
 uint64_t poor_failed(void);
+// Called at each that fails; must not allocate.
+void poor_watch(void (*hook)(void *self), void *self);
 // Zeroed memory of the application's own, which never fails; free().
 void *app_new(size_t size);
 

@@ -41,7 +41,9 @@ void program_progress(struct program *p, struct app_node *node)
             return;
         if (p->poor && !p->stopping && one_in(p, 6))
             poor_set(1 + (unsigned)draw(p, 12), 1 + (unsigned)draw(p, 3));
+        p->actor = node;
         int err = lien_ctx_progress(node->ctx);
+        p->actor = NULL;
         poor_set(0, 0);
         if (err && !(p->poor && err == LIEN_ENOMEM))
             program_fail(p, "lien_ctx_progress answers %s", lien_errname(err));
@@ -200,6 +202,7 @@ static void do_connect(struct program *p)
     if (!from || from == to || open > 6 * p->n_nodes || (to->dead && !one_in(p, 8)))
         return;
     struct app_conn *c = model_conn_new(from, false);
+    p->actor = from;
     lien_conn_opts opts;
     model_conn_opts(c, &opts);
     opts.timeout_ms = one_in(p, 6) ? 10 + (uint32_t)draw(p, 20) : 0;
@@ -244,6 +247,7 @@ static void do_mem(struct program *p)
 {
     struct app_node *node = pick_node(p);
     struct app_mem *m = one_in(p, 2) ? pick_mem(p) : NULL;
+    p->actor = m ? m->node : node;
     if (m)
         model_mem_unregister(m);
     else if (node)
@@ -254,6 +258,7 @@ static void do_alloc(struct program *p)
 {
     struct app_node *node = pick_node(p);
     struct app_alloc *a = one_in(p, 2) ? pick_alloc(p) : NULL;
+    p->actor = a ? a->node : node;
     if (a)
         model_alloc_end(a);
     else if (node)
@@ -263,8 +268,10 @@ static void do_alloc(struct program *p)
 static void do_request(struct program *p)
 {
     struct app_request *r = pick_request(p);
-    if (r)
-        model_request_act(r);
+    if (!r)
+        return;
+    p->actor = r->conn->node;
+    model_request_act(r);
 }
 
 static void do_call_end(struct program *p)
@@ -284,19 +291,20 @@ static void do_goaway(struct program *p)
         faults_goaway(c);
 }
 
-// A dead node's machine is back: a new process, with the old address and nothing else of it.
-static void do_restart(struct program *p)
+void program_restart(struct program *p, struct app_node *dead)
 {
-    struct app_node *dead = &p->nodes[draw(p, p->n_nodes)];
     if (!dead->dead || dead->replaced || p->n_nodes == NODES_ALL)
         return;
     poor_set(0, 0); // the context must open
     dead->replaced = true;
     lieni_sim_take_over(p->world, p->n_nodes, dead->index);
-    if (p->trace)
-        printf("%12llu fault  %-22s %s\n", (unsigned long long)lieni_sim_now(p->world), "is back",
-               lieni_sim_node_host(p->world, p->n_nodes));
+    faults_restart(p, dead);
     open_node(p, p->n_nodes++);
+}
+
+static void do_restart(struct program *p)
+{
+    program_restart(p, &p->nodes[draw(p, p->n_nodes)]);
 }
 
 static void do_jump(struct program *p)
@@ -321,8 +329,10 @@ static void do_stats(struct program *p)
 static void with_conn(struct program *p, void (*action)(struct app_conn *))
 {
     struct app_conn *c = pick_usable(p);
-    if (c)
-        action(c);
+    if (!c)
+        return;
+    p->actor = c->node;
+    action(c);
 }
 
 static bool few_conns(const struct program *p)
@@ -406,6 +416,7 @@ static void step(struct program *p)
         act_calls(p);
     else
         act(p);
+    p->actor = NULL;
     poor_set(0, 0);
     if (p->step % 16 == 0)
         model_check_deadlines(p, false);
@@ -448,9 +459,11 @@ static const struct knob {
     {KNOB(stall), 8, 60000, ALL_CLASSES},
     {KNOB(lost), 8, 20000, ALL_CLASSES},
     {KNOB(hollow), 24, 500000, ALL_CLASSES},
-    {KNOB(false_send), 24, 20000, ALL_CLASSES},
-    {KNOB(false_recv), 24, 20000, ALL_CLASSES},
-    {KNOB(garbage), 24, 60000, ALL_CLASSES},
+    {KNOB(false_send), 16, 20000, ALL_CLASSES},
+    {KNOB(false_recv), 12, 20000, ALL_CLASSES},
+    {KNOB(garbage), 20, 60000, ALL_CLASSES},
+    // Over tcp the entries of a close are true.
+    {KNOB(made_up), 2, 900000, ALL_CLASSES & ~IN(LIENI_SIM_TCP)},
 };
 #define N_KNOBS (sizeof knobs / sizeof knobs[0])
 
@@ -579,6 +592,7 @@ static bool setup(struct program *p)
         lieni_sim_set_trace(p->world, trace_line, p);
     lieni_sim_set_fault_hook(p->world, faults_hook, p);
     lieni_sim_set_address_hook(p->world, guarded_address, p);
+    poor_watch(faults_nomem, p);
     p->n_nodes = !one_in(p, 3) ? NODES_MAX : 2 + (unsigned)draw(p, NODES_MAX - 1);
     draw_faults(p);
     p->short_release = one_in(p, 5);
@@ -600,6 +614,7 @@ static bool setup(struct program *p)
 static void close_everything(struct program *p)
 {
     p->stopping = true;
+    faults_hoard_end(p);
     for (unsigned i = 0; i < p->n_nodes; i++) {
         struct app_node *node = &p->nodes[i];
         if (node->frozen && !node->dead)
@@ -714,6 +729,14 @@ static void finish(struct program *p)
     check_world(p);
 }
 
+static void count_reads(struct program *p)
+{
+    struct lieni_sim_counts counts;
+    lieni_sim_counts_get(p->world, &counts);
+    p->tally.reads_posted = counts.reads;
+    p->tally.read_steps = counts.read_steps;
+}
+
 bool program_run(struct program *p)
 {
     if (setup(p)) {
@@ -721,6 +744,7 @@ bool program_run(struct program *p)
             step(p);
         if (!p->failed)
             finish(p);
+        count_reads(p);
     }
     if (p->failed)
         return false; // what hangs together is left as it is: the process ends

@@ -16,9 +16,11 @@
 #include "provider/sim/sim.h"
 
 #define WISHES    10u
-#define NODES_MAX 5u // at first
-#define NODES_ALL 7u // with those that took over a dead one's address
+#define LIES      16u // wishes for what the network, or a device, does to one operation
+#define NODES_MAX 5u  // at first
+#define NODES_ALL 7u  // with those that took over a dead one's address
 #define BUFS_MAX  4u
+#define HOARD     64u // buffers
 #define MEM_BYTES (128u * 1024u)
 
 struct program;
@@ -29,8 +31,9 @@ struct tally { // over all programs
         stale; // verified; of reads of calls, those that the library refused to vouch for
     uint64_t quarantined;
     uint64_t allocs_failed;
-    uint64_t caught; // reads whose checksum told that they were false
-    uint64_t lies;   // bytes, answers and frames that were false, where the network lies
+    uint64_t caught;                   // reads whose checksum told that they were false
+    uint64_t reads_posted, read_steps; // of devices; steps that moved bytes, and ends
+    uint64_t lies; // bytes, answers and frames that were false, where the network lies
 };
 
 struct app_node {
@@ -248,7 +251,10 @@ struct program {
     struct app_alloc *allocs;
     unsigned numbers;
     unsigned step;
-    struct wish wishes[WISHES];
+    struct app_node *actor;            // which calls the library now; NULL: unknown
+    struct wish wishes[WISHES + LIES]; // the last are for lies
+    struct app_buf hoard[HOARD];       // of one node's pool, until its moments have passed
+    unsigned n_hoard, hoard_moments;
     struct app_call *ambush; // to be cancelled in the middle of a transfer of its handler's
     unsigned ambush_in;      // moments until then
     bool calm;               // few faults are wished for
@@ -275,10 +281,16 @@ const char *program_knob(unsigned i);
 
 bool node_runs(const struct app_node *node); // neither dead nor frozen nor closed
 void program_progress(struct program *p, struct app_node *node); // until it is at rest
+// A dead node's machine is back: a new process, with the old address and nothing else of it. Nothing if that was so before, or there are too many.
+void program_restart(struct program *p, struct app_node *dead);
 
 // -- faults.c ----------------------------------------------------------------------------------------------------------------------
 
 void faults_hook(void *self, enum lieni_sim_fault fault, void *user);
+void faults_nomem(void *self); // an allocation of the actor's library fails
+// The pool of the node, or, `c` not NULL, what that connection may have under way, is used up.
+void faults_exhausted(struct app_node *node, struct app_conn *c);
+void faults_restart(struct program *p, const struct app_node *dead);
 void faults_break_any(struct program *p);
 void faults_jump(struct program *p, struct app_node *node); // its clock
 void faults_close(struct app_conn *c);
@@ -288,7 +300,10 @@ void faults_call_cancel(struct app_call *c); // has a handle
 void faults_drop(struct app_request *r);     // has a handle
 void faults_goaway(struct app_conn *c);      // has a handle
 void faults_deadline(struct app_call *c);    // it has passed
-// Draws a wish, unless there is one. faults_try: at each moment.
+// The application takes all that is left of its pool, for a while.
+bool faults_hoard(struct program *p, struct app_node *node);
+void faults_hoard_end(struct program *p);
+// Draws a wish, unless there are too many. faults_try: at each moment.
 void faults_wish(struct program *p);
 void faults_try(struct program *p);
 // A transfer of this call's began: at times the call is cancelled some moments later.
@@ -318,6 +333,7 @@ bool model_conn_usable(const struct app_conn *conn);
 
 // Each does one action; nothing if it is not possible now.
 void model_grant(struct app_conn *conn);
+void model_grant_new(struct app_conn *conn); // of memory that is registered for it
 void model_read(struct app_conn *conn);
 void model_send(struct app_conn *conn);
 void model_release(struct app_conn *conn);
@@ -325,8 +341,8 @@ void model_revoke(struct app_grant *grant);
 void model_grant_close(struct app_grant *grant);
 void model_cancel(struct app_read *read);
 void model_read_close(struct app_read *read);
-void model_msg_free(struct app_msg *msg); // also removes it from the list
-void model_mem_new(struct app_node *node);
+void model_msg_free(struct app_msg *msg);             // also removes it from the list
+struct app_mem *model_mem_new(struct app_node *node); // its `mem` is NULL when it was refused
 void model_mem_unregister(struct app_mem *mem);
 void model_alloc(struct app_node *node);
 void model_alloc_end(struct app_alloc *alloc); // cancels it, or frees what came

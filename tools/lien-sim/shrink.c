@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ATTEMPTS_MAX 3000u
@@ -27,7 +28,20 @@ struct search {
     struct outcome *outcome;
     struct failure wanted;
     unsigned attempts;
+    time_t until; // 0: for ever
 };
+
+static time_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec;
+}
+
+static bool goes_on(const struct search *s)
+{
+    return s->attempts < ATTEMPTS_MAX && (!s->until || now() < s->until);
+}
 
 static void describe(const char *text, struct failure *f)
 {
@@ -81,7 +95,7 @@ static bool attempt(struct search *s, struct failure *how)
 static bool still_fails(struct search *s)
 {
     struct failure how;
-    return s->attempts < ATTEMPTS_MAX && attempt(s, &how) && strcmp(how.text, s->wanted.text) == 0;
+    return goes_on(s) && attempt(s, &how) && strcmp(how.text, s->wanted.text) == 0;
 }
 
 static unsigned steps_left(const struct run *run)
@@ -149,7 +163,7 @@ static void search(struct search *s)
     if (s->outcome->step < run->steps) // what comes after the failure
         drop(s, s->outcome->step + 1, run->steps);
     drop_faults(s);
-    for (bool any = true; any && s->attempts < ATTEMPTS_MAX;) {
+    for (bool any = true; any && goes_on(s);) {
         unsigned len = steps_left(run) / 2;
         any = false;
         for (; len > 0; len /= 2)
@@ -179,9 +193,10 @@ static void show(struct search *s)
     printf(" --trace\n");
 }
 
-int shrink(const struct run *run, struct outcome *outcome)
+int shrink(const struct run *run, struct outcome *outcome, unsigned seconds)
 {
     struct search s = {.run = *run, .outcome = outcome};
+    s.until = seconds ? now() + (time_t)seconds : 0;
     s.run.trace = TRACE_NONE;
     s.run.skip = calloc(run->steps, 1);
     if (!s.run.skip)

@@ -17,20 +17,24 @@ static void grant_released(void *arg, int status)
     sources_back(g->op.p, g->bufs, g->n, status);
 }
 
-void model_grant(struct app_conn *c)
+static struct app_grant *grant_new(struct app_conn *c)
 {
     struct program *p = c->p;
     struct app_grant *g = app_new(sizeof *g);
-    lien_grant_opts opts;
-    lien_buf *bufs[BUFS_MAX];
     op_init(p, &g->op, "grant");
     g->op.one_event = true;
     g->conn = c;
     g->next = p->grants;
     p->grants = g;
-    g->n = bufs_get(c->node, g->bufs, 0);
-    if (!g->n)
-        return;
+    return g;
+}
+
+static void grant_open(struct app_grant *g)
+{
+    struct program *p = g->op.p;
+    struct app_conn *c = g->conn;
+    lien_grant_opts opts;
+    lien_buf *bufs[BUFS_MAX];
     g->tag = g->op.number;
     g->total = bufs_fill(g->bufs, g->n, g->tag);
     for (unsigned i = 0; i < g->n; i++)
@@ -44,6 +48,8 @@ void model_grant(struct app_conn *c)
     int err = lien_grant_open(c->conn, bufs, g->n, &opts, &g->token, &g->grant);
     say(p, "grant_open", g->op.number, err);
     check_answer(p, "lien_grant_open", err, MAY_LIMIT | MAY_REGISTER);
+    if (err == LIEN_ELIMIT)
+        faults_exhausted(c->node, c);
     if (err) {
         bufs_free(p, g->bufs, g->n);
         return;
@@ -52,6 +58,26 @@ void model_grant(struct app_conn *c)
     bufs_lend_source(p, g->bufs, g->n);
     if (one_in(p, 6)) // freeing is put off
         bufs_free(p, g->bufs, g->n);
+}
+
+void model_grant(struct app_conn *c)
+{
+    struct app_grant *g = grant_new(c);
+    g->n = bufs_get(c->node, g->bufs, 0);
+    if (g->n)
+        grant_open(g);
+}
+
+void model_grant_new(struct app_conn *c)
+{
+    struct app_grant *g;
+    struct app_mem *mem = model_mem_new(c->node);
+    if (!mem->mem)
+        return;
+    g = grant_new(c);
+    g->n = mem_buf_get(mem, 4096, g->bufs) ? 1 : 0;
+    if (g->n)
+        grant_open(g);
 }
 
 void model_revoke(struct app_grant *g)
@@ -349,6 +375,8 @@ void model_send(struct app_conn *c)
     int err = lien_send(c->conn, bytes, sizeof h + h.fill, bufs, s->n, &opts);
     say(p, "send", s->op.number, err);
     check_answer(p, "lien_send", err, MAY_AGAIN | MAY_LIMIT | MAY_REGISTER);
+    if (err == LIEN_EAGAIN || err == LIEN_ELIMIT)
+        faults_exhausted(c->node, c);
     if (err) {
         bufs_free(p, s->bufs, s->n);
         return;

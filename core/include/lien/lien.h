@@ -375,7 +375,7 @@ static inline void lien_conn_opts_init(lien_conn_opts *opts)
 }
 
 // Connects to a listener at "host:port" ("[v6]:port"). Never blocks (names are resolved elsewhere). The handle is valid until lien_conn_close().
-// Errors that come later come by on_open. LIEN_EADDR: malformed address.
+// Errors that come later come by on_open. LIEN_EADDR: malformed address. LIEN_ELIMIT, by on_open: option quarantine_total_bytes leaves no room for its frames, over a provider whose ends prove nothing.
 LIEN_API int lien_conn_open(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
                             lien_conn **conn);
 // Blocking twin: returns what on_open would say; on error *conn is not written. on_open does not run.
@@ -514,7 +514,7 @@ static inline void lien_send_opts_init(lien_send_opts *opts)
 // Sends one message: a head of `head_len` bytes (0 .. info.eager_max), copied before it returns, and a body of `n` buffers (0 .. LIEN_BUFS_MAX),
 // which move by the peer's READ. The buffers stay the caller's: readable, not writable, until on_released; freeing is put off till then.
 // LIEN_EAGAIN: no credit, retry after on_writable. LIEN_EMSGSIZE: head above eager_max, or body above message_max or 4 GiB. LIEN_ELIMIT: the
-// budget of held grant bytes (options held_conn_bytes, held_total_bytes). LIEN_EBUSY: a buffer is under a read. Never blocks.
+// budget of held grant bytes, as of lien_grant_open(). LIEN_EBUSY: a buffer is under a read. Never blocks.
 LIEN_API int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *const *bufs,
                        size_t n, const lien_send_opts *opts);
 // Blocking twin: waits for credit, then for *released*. LIEN_ETIMEDOUT: either nothing was sent (no credit came), or the body is still lent:
@@ -562,7 +562,7 @@ typedef struct lien_token {
 
 // Lets the peer of `conn` read `n` buffers (1 .. LIEN_BUFS_MAX), seen as one run of bytes. Held: they stay untouched (readable, not writable)
 // until the peer's release or the proved end of the connection's endpoint. LIEN_EBUSY: a buffer is under a read. LIEN_ELIMIT: option held_conn_bytes,
-// held_total_bytes or grants_conn, or a pool's expose_max. LIEN_ESTATE: a pool with LIEN_REUSE_PEER is another connection's. LIEN_ECLOSED, LIEN_EREGISTER. Never blocks.
+// held_total_bytes or grants_conn (the smaller one of both peers), or a pool's expose_max; where a connection's end proves nothing also quarantine_peer_bytes and quarantine_total_bytes. LIEN_ESTATE: a pool with LIEN_REUSE_PEER is another connection's. LIEN_ECLOSED, LIEN_EREGISTER. Never blocks.
 LIEN_API int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n,
                              const lien_grant_opts *opts, lien_token *token, lien_grant **grant);
 // Asks the peer to release. The grant ends as any other; a peer that owes its release past option release_ms loses the connection. Again: no effect.
@@ -615,7 +615,8 @@ static inline void lien_read_opts_init(lien_read_opts *opts)
 // Reads from the peer's grant named by `token` into `space`, which is lent at once and back by on_released at the latest. LIEN_ERANGE: an op outside token or space.
 // LIEN_EOVERLAP: two ops write the same bytes. LIEN_ESTALE: the grant was released or revoked, or is another connection's.
 // LIEN_EBUSY: the space is lent. LIEN_EPROTO: malformed token. LIEN_EPARTIAL: the grant has checksums and an op moves part of a buffer. LIEN_ECHECKSUM: it has none, and option `checksum` demands
-// them; as a status of on_done: the bytes are not those that were granted. `read` may be NULL (fire and forget). Never blocks.
+// them; as a status of on_done: the bytes are not those that were granted. LIEN_ELIMIT, also as a status of on_done: beside what is in quarantine, and what else might come to it, there is no room
+// for the space (options quarantine_peer_bytes, quarantine_total_bytes); a read that only other reads leave no room waits for them. `read` may be NULL (fire and forget). Never blocks.
 LIEN_API int lien_read_start(lien_conn *conn, const void *token, size_t token_len,
                              lien_space *space, const lien_read_opts *opts, lien_read **read);
 // on_done(LIEN_ECANCELED) runs soon, unless done is already under way; the space comes back on evidence. Pieces not yet posted are not posted.
