@@ -444,9 +444,11 @@ static int net_connect(struct lieni_net *net, const char *text, void *user,
     }
     pthread_mutex_unlock(&net->lock);
     if (code != 0) {
+        char hint[LIENI_LIMITS_NOTE];
         free(stream);
-        return say(net, LIEN_LOG_ERROR, code, "cannot connect to '%s': no thread to resolve it",
-                   text);
+        lieni_limits_thread(code == LIEN_ENOMEM ? ENOMEM : EAGAIN, hint, sizeof hint);
+        return say(net, LIEN_LOG_ERROR, code, "cannot connect to '%s': no thread to resolve it%s",
+                   text, hint);
     }
     *out = stream;
     return 0;
