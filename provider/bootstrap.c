@@ -166,6 +166,8 @@ static int code_of(int error)
         return LIEN_EREFUSED;
     case ETIMEDOUT:
         return LIEN_ETIMEDOUT;
+    case ECONNRESET: // it was there, and ended before we heard so: the address is not to blame
+        return LIEN_ECLOSED;
     case EMFILE:
     case ENFILE:
     case ENOBUFS:
