@@ -372,6 +372,11 @@ int lieni_ctx_open_platform(const lien_ctx_opts *in, const struct lieni_platform
     rc = lieni_log_open(opts.log, opts.log_arg, LIEN_LOG_WARN, &ctx->log);
     if (rc == 0)
         rc = open_parts(ctx, &opts);
+    if (rc == LIEN_ENOMEM && ctx->log) {
+        char hint[LIENI_LIMITS_NOTE];
+        lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, rc, "no memory to open the context%s",
+                      lieni_limits_note(ENOMEM, hint, sizeof(hint)));
+    }
     if (rc != 0) {
         close_parts(ctx);
         ctx_free(ctx);

@@ -359,8 +359,9 @@ static int start_thread(struct lieni_dispatch *d, void *(*main)(void *), const c
 {
     int error = lieni_thread_start(name, main, d, thread);
     if (error) {
-        lieni_log_say(d->log, LIEN_LOG_ERROR, NULL, LIEN_ESYS, "cannot start thread %s: %s", name,
-                      strerrordesc_np(error));
+        char hint[LIENI_LIMITS_NOTE];
+        lieni_log_say(d->log, LIEN_LOG_ERROR, NULL, LIEN_ESYS, "cannot start thread %s: %s%s", name,
+                      strerrordesc_np(error), lieni_limits_thread(error, hint, sizeof hint));
         return LIEN_ESYS;
     }
     return 0;

@@ -311,10 +311,10 @@ int lieni_progress_open(lien_ctx *ctx)
         return rc;
     const int error = lieni_thread_start("lien-progress", run, ctx, &ctx->thread);
     if (error != 0) {
-        lieni_log_say(
-            ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ESYS,
-            "the progress thread cannot be started: %s%s", strerror(error),
-            error == EAGAIN ? "; the limit of processes (RLIMIT_NPROC, pids.max) is reached" : "");
+        char hint[LIENI_LIMITS_NOTE];
+        lieni_log_say(ctx->log, LIEN_LOG_ERROR, NULL, LIEN_ESYS,
+                      "the progress thread cannot be started: %s%s", strerror(error),
+                      lieni_limits_thread(error, hint, sizeof(hint)));
         return LIEN_ESYS;
     }
     ctx->thread_started = true;

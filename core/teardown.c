@@ -10,6 +10,7 @@
 #include "core/message.h"
 #include "core/read.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -151,8 +152,11 @@ void lieni_conn_lose(struct lien_conn *conn, int status, const char *text)
     if (conn->status == 0)
         conn->status = status;
     if (text) {
+        char hint[LIENI_LIMITS_NOTE] = "";
         struct lieni_log_at at = lieni_conn_at(conn, 0);
-        lieni_log_say(ctx->log, LIEN_LOG_WARN, &at, status, "connection ends: %s", text);
+        if (status == LIEN_ENOMEM)
+            lieni_limits_note(ENOMEM, hint, sizeof(hint));
+        lieni_log_say(ctx->log, LIEN_LOG_WARN, &at, status, "connection ends: %s%s", text, hint);
     }
     lieni_trace_text(conn->trace, LIENI_TRACE_ERROR, 0, 0, conn->status,
                      text ? text : "the connection ends", NULL);

@@ -166,6 +166,8 @@ static int code_of(int error)
         return LIEN_EREFUSED;
     case ETIMEDOUT:
         return LIEN_ETIMEDOUT;
+    case ECONNRESET: // it was there, and ended before we heard so: the address is not to blame
+        return LIEN_ECLOSED;
     case EMFILE:
     case ENFILE:
     case ENOBUFS:
@@ -444,9 +446,11 @@ static int net_connect(struct lieni_net *net, const char *text, void *user,
     }
     pthread_mutex_unlock(&net->lock);
     if (code != 0) {
+        char hint[LIENI_LIMITS_NOTE];
         free(stream);
-        return say(net, LIEN_LOG_ERROR, code, "cannot connect to '%s': no thread to resolve it",
-                   text);
+        lieni_limits_thread(code == LIEN_ENOMEM ? ENOMEM : EAGAIN, hint, sizeof hint);
+        return say(net, LIEN_LOG_ERROR, code, "cannot connect to '%s': no thread to resolve it%s",
+                   text, hint);
     }
     *out = stream;
     return 0;

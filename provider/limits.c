@@ -34,25 +34,49 @@ static void descriptors(char *text, size_t size)
                  LIENI_CONN_DESCRIPTORS);
 }
 
-static void memory(char *text, size_t size)
+struct one {
+    __rlimit_resource_t resource;
+    const char *name, *unit;
+};
+
+// Those that are set. Bytes of text.
+static size_t list(const struct one *limits, size_t n_limits, char *text, size_t size)
 {
-    static const struct {
-        __rlimit_resource_t resource;
-        const char *name;
-    } limits[] = {{RLIMIT_AS, "address space (RLIMIT_AS)"},
-                  {RLIMIT_DATA, "data (RLIMIT_DATA)"},
-                  {RLIMIT_MEMLOCK, "locked memory (RLIMIT_MEMLOCK)"}};
     size_t at = 0;
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+    for (size_t i = 0; i < n_limits; i++) {
         struct rlimit limit;
         if (getrlimit(limits[i].resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
             continue;
-        int n = snprintf(text + at, size - at, "%s%s %llu bytes", at ? ", of " : "; limits: of ",
-                         limits[i].name, (unsigned long long)limit.rlim_cur);
+        int n = snprintf(text + at, size - at, "%s%s %llu%s", at ? ", of " : "; limits: of ",
+                         limits[i].name, (unsigned long long)limit.rlim_cur, limits[i].unit);
         if (n < 0 || (size_t)n >= size - at)
-            return;
+            break;
         at += (size_t)n;
     }
+    return at;
+}
+
+static void memory(char *text, size_t size)
+{
+    static const struct one limits[] = {
+        {RLIMIT_AS, "address space (RLIMIT_AS)", " bytes"},
+        {RLIMIT_DATA, "data (RLIMIT_DATA)", " bytes"},
+        {RLIMIT_MEMLOCK, "locked memory (RLIMIT_MEMLOCK)", " bytes"}};
+    list(limits, sizeof limits / sizeof limits[0], text, size);
+}
+
+const char *lieni_limits_thread(int error, char *text, size_t size)
+{
+    // pthread_create says EAGAIN for want of processes and of memory for the stack alike.
+    static const struct one limits[] = {{RLIMIT_AS, "address space (RLIMIT_AS)", " bytes"},
+                                        {RLIMIT_DATA, "data (RLIMIT_DATA)", " bytes"},
+                                        {RLIMIT_NPROC, "processes (RLIMIT_NPROC)", ""}};
+    text[0] = '\0';
+    if (error != EAGAIN && error != ENOMEM)
+        return text;
+    const size_t at = list(limits, sizeof limits / sizeof limits[0], text, size);
+    snprintf(text + at, size - at, "%s", at ? ", or pids.max" : "; the limit may be pids.max");
+    return text;
 }
 
 const char *lieni_limits_note(int error, char *text, size_t size)

@@ -310,6 +310,8 @@ const char *lieni_limits_note(int error, char *text, size_t size);
 const char *lieni_limits_starved(char *text, size_t size);
 // Is it this machine, or this process, that has too little (descriptors, memory) by this errno value? Then LIEN_ESYS, whatever was tried.
 bool lieni_limits_short(int error);
-#define LIENI_LIMITS_NOTE 192 // bytes that are enough
+// The same for an error of pthread_create: of processes, or of memory for its stack.
+const char *lieni_limits_thread(int error, char *text, size_t size);
+#define LIENI_LIMITS_NOTE 256 // bytes that are enough
 
 #endif

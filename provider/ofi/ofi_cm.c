@@ -365,7 +365,9 @@ int lieni_ofi_cm_start(struct lieni_ep *ep)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc == 0)
         return 0;
-    lieni_ofi_fail(ep->prov, LIEN_LOG_ERROR, "starting the thread that connects", rc);
+    char hint[LIENI_LIMITS_NOTE];
+    lieni_ofi_say(ep->prov, LIEN_LOG_ERROR, LIEN_ESYS, "starting the thread that connects: %s%s",
+                  strerror(rc), lieni_limits_thread(rc, hint, sizeof hint));
     return LIEN_ESYS;
 }
 

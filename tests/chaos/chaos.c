@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// chaos [--seconds N | --minutes N] [--seed S] [--workers N] [--expect-corruption]: the master of the chaos test, see chaos.h. It has one thread and never uses the library.
-// 0: operations ran, every kind of fault was done, nothing was corrupted, leaked, hung or answered wrong. With --expect-corruption: 0 as soon as a corruption was reported, 1 if none was.
+// chaos [--seconds N | --minutes N] [--seed S] [--workers N] [--expect-corruption | --expect-leak]: the master of the chaos test, see chaos.h. It has one thread and never uses the library.
+// 0: operations ran, every kind of fault was done, nothing was corrupted, leaked, hung or answered wrong. With --expect-corruption: 0 as soon as a corruption was reported, 1 if none was. With --expect-leak: 0 if
+// leaks were reported, and nothing else.
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,6 +21,7 @@
 #define TICK_MS     10u
 #define HANG_MS     90000u // without a step of a worker that runs, or of an end
 #define SOCKETS_MAX 64u
+#define PEACE_MS    20000u // between points of peace, at least
 
 struct child {
     pid_t pid;    // 0: dead, to be started at `at`
@@ -43,7 +45,7 @@ static struct {
     unsigned deck[CHAOS_N_FAULTS], n_deck;
     unsigned crashes, hangs;
     unsigned seconds;
-    bool expect_corruption;
+    bool expect_corruption, expect_leak;
 } master = {.seconds = 40};
 
 // -- Workers ---------------------------------------------------------------------------------------------------------------------
@@ -68,6 +70,7 @@ static void start(unsigned i)
     slot->drained = slot->settled = 0;
     slot->faults = 0;
     slot->lives++;
+    slot->born = chaos_ms();
     fflush(NULL);
     pid_t pid = fork();
     if (pid < 0) {
@@ -137,12 +140,14 @@ static void look_after(unsigned i)
 
 // -- Faults ----------------------------------------------------------------------------------------------------------------------
 
-// A worker that runs and is up, or n.
-static unsigned victim(void)
+// A worker that runs and is up, or n. `deadly`: one whose life may end.
+static unsigned victim(bool deadly)
 {
     const unsigned n = master.world->n, from = chaos_below(n);
     for (unsigned i = 0; i < n; i++) {
         unsigned j = (from + i) % n;
+        if (deadly && j == CHAOS_LASTING)
+            continue;
         if (master.child[j].pid > 0 && !master.child[j].stopped && master.world->slot[j].port)
             return j;
     }
@@ -203,7 +208,7 @@ static bool stop(struct child *c)
 // Whether it could be done.
 static bool do_fault(enum chaos_fault fault)
 {
-    const unsigned i = victim();
+    const unsigned i = victim(fault == CHAOS_FAULT_KILL || fault == CHAOS_FAULT_DIE);
     if (i == master.world->n)
         return false;
     switch (fault) {
@@ -252,26 +257,20 @@ static unsigned corruptions(void)
     return n;
 }
 
+static unsigned leaks(void)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < master.world->n; i++)
+        n += master.world->slot[i].leaks;
+    return n;
+}
+
 static void tick(void)
 {
     for (unsigned i = 0; i < master.world->n; i++)
         look_after(i);
     close_half_open(false);
     chaos_sleep(TICK_MS);
-}
-
-static void run(void)
-{
-    uint64_t end = chaos_ms() + (uint64_t)master.seconds * 1000, next = chaos_ms() + 1000;
-    while (chaos_ms() < end && master.hangs == 0) {
-        if (master.expect_corruption && corruptions() > 0)
-            return;
-        tick();
-        if (chaos_ms() >= next) {
-            next_fault();
-            next = chaos_ms() + 50 + chaos_below(300);
-        }
-    }
 }
 
 static bool all_up(unsigned i)
@@ -311,19 +310,61 @@ static bool wait_all(bool (*there)(unsigned i), const char *what)
 }
 
 // Peace: everybody lives, ends what it has, and compares its levels.
-static void finish(void)
+static bool make_peace(void)
 {
     close_half_open(true);
     for (unsigned i = 0; i < master.world->n; i++)
         if (master.child[i].stopped)
             master.child[i].at = 0;
     if (!wait_all(all_up, "up"))
-        return;
+        return false;
     master.world->phase = CHAOS_DRAIN;
     if (!wait_all(all_drained, "drained"))
-        return;
+        return false;
     master.world->phase = CHAOS_SETTLE;
     if (!wait_all(all_settled, "settled"))
+        return false;
+    const struct chaos_slot *s = &master.world->slot[CHAOS_LASTING];
+    printf("peace %u, worker %u after %" PRIu64 " s: heap %" PRIu64 " (at its start %" PRIu64
+           "), mappings %u (%u), descriptors %u (%u)\n",
+           master.world->rounds + 1, CHAOS_LASTING, (chaos_ms() - s->born) / 1000, s->end.heap,
+           s->start.heap, s->end.maps, s->start.maps, s->end.fds, s->start.fds);
+    return true;
+}
+
+static void go_on(void)
+{
+    for (unsigned i = 0; i < master.world->n; i++)
+        master.world->slot[i].drained = master.world->slot[i].settled = 0;
+    master.world->phase = CHAOS_RUN;
+    master.world->rounds++;
+}
+
+static void run(void)
+{
+    const uint64_t begin = chaos_ms(), end = begin + (uint64_t)master.seconds * 1000;
+    const uint64_t peace = PEACE_MS > (end - begin) / 5 ? PEACE_MS : (end - begin) / 5;
+    uint64_t next = begin + 1000, next_peace = begin + peace;
+    while (chaos_ms() < end && master.hangs == 0) {
+        if (master.expect_corruption && corruptions() > 0)
+            return;
+        tick();
+        if (chaos_ms() >= next) {
+            next_fault();
+            next = chaos_ms() + 50 + chaos_below(300);
+        }
+        if (master.expect_corruption || chaos_ms() < next_peace || next_peace + peace / 2 > end)
+            continue;
+        if (!make_peace() || (master.expect_leak && leaks() > 0))
+            return;
+        go_on();
+        next_peace = chaos_ms() + peace;
+    }
+}
+
+static void finish(void)
+{
+    if (!make_peace())
         return;
     master.world->phase = CHAOS_END;
     wait_all(all_gone, "gone");
@@ -353,12 +394,32 @@ static void print_levels(void)
     for (unsigned i = 0; i < master.world->n; i++) {
         const struct chaos_slot *s = &master.world->slot[i];
         const struct chaos_levels *a = &s->start, *b = &s->end;
-        printf("  worker %u (life %u): descriptors %u %u, threads %u %u, mappings %u %u, "
+        printf("  worker %u (life %u): heap %" PRIu64 " %" PRIu64
+               ", descriptors %u %u, threads %u %u, mappings %u %u, "
                "connections %" PRIu64 " %" PRIu64 ", grants %" PRIu64 " %" PRIu64
                ", pool bytes %" PRIu64 " %" PRIu64 ", quarantined %" PRIu64 " %" PRIu64 "\n",
-               i, s->lives, a->fds, b->fds, a->threads, b->threads, a->maps, b->maps, a->conns,
-               b->conns, a->grants, b->grants, a->pool_bytes, b->pool_bytes, a->quarantined,
-               b->quarantined);
+               i, s->lives, a->heap, b->heap, a->fds, b->fds, a->threads, b->threads, a->maps,
+               b->maps, a->conns, b->conns, a->grants, b->grants, a->pool_bytes, b->pool_bytes,
+               a->quarantined, b->quarantined);
+        printf("    heap before the library was opened %" PRIu64 ", after it was closed %" PRIu64
+               "\n",
+               s->bare, s->closed);
+    }
+}
+
+static void print_statuses(void)
+{
+    printf("what the library said:\n");
+    for (unsigned op = 0; op < CHAOS_N_JUDGED; op++) {
+        printf("  %-26s", chaos_judged_name(op));
+        for (int code = 0; code < CHAOS_STATUSES; code++) {
+            uint64_t n = 0;
+            for (unsigned i = 0; i < master.world->n; i++)
+                n += master.world->slot[i].statuses[op][code];
+            if (n > 0)
+                printf(" %s %" PRIu64, lien_errname(-code), n);
+        }
+        printf("\n");
     }
 }
 
@@ -376,7 +437,7 @@ static int report(void)
 #undef X
     };
     uint64_t bytes = 0, parked = 0;
-    unsigned leaks = 0, wrong = 0, missing = 0, forgotten = 0;
+    unsigned wrong = 0, missing = 0, forgotten = 0;
     for (unsigned i = 0; i < CHAOS_N_OPS; i++)
         printf("%12" PRIu64 "  %s\n", total(i), op_texts[i]);
     printf("faults:\n");
@@ -387,28 +448,30 @@ static int report(void)
     for (unsigned i = 0; i < master.world->n; i++) {
         bytes += master.world->slot[i].bytes;
         parked += master.world->slot[i].parked_bytes;
-        leaks += master.world->slot[i].leaks;
         wrong += master.world->slot[i].wrong;
         forgotten += master.world->slot[i].end.forgotten;
     }
+    print_statuses();
     print_levels();
     printf("%u sockets that libfabric accepted on a fabric port and forgot\n", forgotten);
     printf("%" PRIu64 " bytes compared, %" PRIu64 " of them in memory that had been given back; "
            "corruptions %u, leaks %u, wrong answers %u, crashes %u, hangs %u\n",
-           bytes, parked, corruptions(), leaks, wrong, master.crashes, master.hangs);
+           bytes, parked, corruptions(), leaks(), wrong, master.crashes, master.hangs);
     if (master.expect_corruption)
         return corruptions() > 0 ? 0 : 1;
+    if (master.expect_leak) // and nothing else
+        return leaks() > 0 && !corruptions() && !wrong && !master.crashes && !master.hangs ? 0 : 1;
     const bool idle = !total(CHAOS_CALLS) || !total(CHAOS_SERVED) || !total(CHAOS_MESSAGES) ||
                       !total(CHAOS_READS) || !total(CHAOS_GRANTS);
     if (idle || missing)
         printf("not everything was tried: %s\n", idle ? "operations" : "faults");
-    return corruptions() || leaks || wrong || master.crashes || master.hangs || idle || missing;
+    return corruptions() || leaks() || wrong || master.crashes || master.hangs || idle || missing;
 }
 
 static _Noreturn void usage(void)
 {
     fprintf(stderr, "usage: chaos [--seconds N | --minutes N] [--seed S] [--workers 2..8] "
-                    "[--expect-corruption]\n");
+                    "[--expect-corruption | --expect-leak]\n");
     exit(2);
 }
 
@@ -429,6 +492,10 @@ static void parse(int argc, char **argv, uint64_t *seed, unsigned *n)
             master.expect_corruption = true;
             continue;
         }
+        if (strcmp(argv[i], "--expect-leak") == 0) {
+            master.expect_leak = true;
+            continue;
+        }
         if (strcmp(argv[i], "--seconds") == 0)
             master.seconds = (unsigned)number(value, 1, 1000000);
         else if (strcmp(argv[i], "--minutes") == 0)
@@ -443,8 +510,22 @@ static void parse(int argc, char **argv, uint64_t *seed, unsigned *n)
     }
 }
 
+// malloc's caches of each thread count as given out; they can be turned off only before a program begins.
+static void without_thread_caches(char **argv)
+{
+    static const char *const name = "GLIBC_TUNABLES", *const value = "glibc.malloc.tcache_count=0";
+    const char *is = getenv(name);
+    if (is && strcmp(is, value) == 0)
+        return;
+    setenv(name, value, 1);
+    execv("/proc/self/exe", argv);
+    perror("/proc/self/exe");
+    exit(1);
+}
+
 int main(int argc, char **argv)
 {
+    without_thread_caches(argv);
     uint64_t seed = (uint64_t)getpid() ^ chaos_ms();
     unsigned n = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -7,6 +7,9 @@
 //
 // The judgement: a buffer's bytes are a function of (id, generation, offset). Whoever may believe bytes compares all of them. As soon as the library gives memory back, its owner fills it with a
 // pattern that nobody else knows, parks it for a while, and compares it again: whatever landed there meanwhile is a corruption.
+//
+// From time to time, and at the end, there is peace: everybody ends what it has, and compares its levels with those of its start. One worker is never killed and never exits, so its life is as long as the run; what
+// leaks slowly shows there. Each status is judged (judge.c).
 
 #ifndef CHAOS_H
 #define CHAOS_H
@@ -22,6 +25,7 @@
 
 #define CHAOS_WORKERS_MAX 8u
 #define CHAOS_EXIT_DIED   42 // of a worker that was told to exit in a handler
+#define CHAOS_LASTING     0u // the worker that is never killed and never exits: its life is the run
 
 // -- What the processes share ----------------------------------------------------------------------------------------------------
 
@@ -63,6 +67,42 @@ enum chaos_fault {
 #undef X
 };
 
+// What has a status: judge.c says which it may have.
+enum chaos_judged {
+    CHAOS_OPEN,
+    CHAOS_OPEN_WAIT,
+    CHAOS_ON_OPEN,
+    CHAOS_ON_LOST,
+    CHAOS_ON_CLOSED,
+    CHAOS_CLOSE,
+    CHAOS_ALLOC,
+    CHAOS_CALL,
+    CHAOS_CALL_DONE,
+    CHAOS_CALL_RELEASED,
+    CHAOS_CALL_WAIT,
+    CHAOS_SEND,
+    CHAOS_SEND_DONE,
+    CHAOS_SEND_RELEASED,
+    CHAOS_GRANT_OPEN,
+    CHAOS_GRANT_WAIT,
+    CHAOS_GRANT_RELEASED,
+    CHAOS_READ_START,
+    CHAOS_READ_DONE,
+    CHAOS_READ_RELEASED,
+    CHAOS_RELEASE,
+    CHAOS_REQUEST_READ,
+    CHAOS_REQUEST_VERIFY,
+    CHAOS_REQUEST_WRITE,
+    CHAOS_WRITE_DONE,
+    CHAOS_WRITE_RELEASED,
+    CHAOS_REPLY,
+    CHAOS_N_JUDGED
+};
+// Its name in a report.
+const char *chaos_judged_name(unsigned what);
+#define CHAOS_STATUSES 64 // more than the library has; the last is for what is none
+
+// After RUN and a peace comes another RUN, or the END.
 enum chaos_phase {
     CHAOS_RUN,
     CHAOS_DRAIN, // no new operations; connections of one's own are closed, parked memory is compared
@@ -73,6 +113,7 @@ enum chaos_phase {
 struct chaos_levels {
     unsigned fds, threads, maps;
     unsigned forgotten; // sockets that libfabric lost, which are not in `fds`
+    uint64_t heap;      // bytes that malloc gave out
     uint64_t conns, grants, grants_bytes, pool_bytes, quarantined;
 };
 
@@ -82,6 +123,7 @@ struct chaos_slot {
     _Atomic unsigned
         faults; // bits of enum chaos_fault, asked for by the master, cleared by the worker
     _Atomic unsigned lives;
+    _Atomic uint64_t born;  // of this life, in ms
     _Atomic uint64_t steps; // grows as long as it lives
     _Atomic uint64_t ops[CHAOS_N_OPS];
     _Atomic uint64_t faulted[CHAOS_N_FAULTS];
@@ -89,9 +131,13 @@ struct chaos_slot {
     _Atomic uint64_t parked_bytes; // of them, in memory that was back
     _Atomic unsigned corruptions;
     _Atomic unsigned wrong; // answers of the library that its header excludes
+    _Atomic uint64_t statuses[CHAOS_N_JUDGED][CHAOS_STATUSES];
     _Atomic unsigned leaks;
-    _Atomic int drained, settled;   // as of this life
-    struct chaos_levels start, end; // of this life; good once `settled`
+    _Atomic int drained, settled; // as of this life
+    struct chaos_levels start, first,
+        end; // of this life: at its start, its first and its last peace; good once `settled`
+    _Atomic uint64_t bare,
+        closed; // heap of this life before the library was opened, and after it was closed
 };
 
 struct chaos_world {
@@ -99,6 +145,7 @@ struct chaos_world {
     unsigned n;
     unsigned fabric_base;
     _Atomic int phase;
+    _Atomic unsigned rounds; // points of peace that are over
     struct chaos_slot slot[CHAOS_WORKERS_MAX];
 };
 

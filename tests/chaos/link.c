@@ -47,7 +47,7 @@ void link_unref(struct link *link)
     pthread_mutex_unlock(&lock);
     if (last) {
         lien_conn *conn = link->conn; // on_closed frees the link
-        lien_conn_close(&conn);
+        worker_judge(CHAOS_CLOSE, lien_conn_close(&conn));
     }
 }
 
@@ -55,7 +55,7 @@ static void on_lost(lien_conn *conn, int status, void *arg)
 {
     struct link *link = arg;
     (void)conn;
-    if (status != LIEN_ECLOSED)
+    if (worker_judge(CHAOS_ON_LOST, status) != LIEN_ECLOSED)
         worker_count(CHAOS_LOST);
     link->lost = true;
     if (link->accepted)
@@ -65,7 +65,7 @@ static void on_lost(lien_conn *conn, int status, void *arg)
 static void on_closed(lien_conn *conn, int status, void *arg)
 {
     (void)conn;
-    if (status == LIEN_EQUARANTINED)
+    if (worker_judge(CHAOS_ON_CLOSED, status) == LIEN_EQUARANTINED)
         worker_count(CHAOS_QUARANTINED);
     free(arg);
     worker.pending--;
@@ -125,7 +125,8 @@ struct link *link_open(unsigned to)
     struct link *link = make();
     link_conn_opts(&opts);
     opts.arg = link;
-    if (lien_conn_open_wait(worker.ctx, address, &opts, &link->conn) != 0) {
+    if (worker_judge(CHAOS_OPEN_WAIT,
+                     lien_conn_open_wait(worker.ctx, address, &opts, &link->conn)) != 0) {
         unmake(link);
         return NULL;
     }
@@ -138,6 +139,7 @@ static void on_storm_open(lien_conn *conn, int status, void *arg)
 {
     (void)conn;
     (void)arg;
+    worker_judge(CHAOS_ON_OPEN, status);
     worker_count(status == 0 ? CHAOS_CONNECTIONS : CHAOS_CONNECTS_FAILED);
 }
 
@@ -158,7 +160,7 @@ void link_storm(unsigned to)
         opts.arg = link;
         opts.on_open = on_storm_open;
         opts.on_lost = NULL;
-        if (lien_conn_open(worker.ctx, address, &opts, &conns[n]) == 0)
+        if (worker_judge(CHAOS_OPEN, lien_conn_open(worker.ctx, address, &opts, &conns[n])) == 0)
             n++;
         else
             unmake(link);
@@ -167,5 +169,5 @@ void link_storm(unsigned to)
     }
     chaos_sleep(chaos_below(100));
     for (unsigned i = 0; i < n; i++)
-        lien_conn_close(&conns[i]);
+        worker_judge(CHAOS_CLOSE, lien_conn_close(&conns[i]));
 }

@@ -47,7 +47,7 @@ static void on_call_done(void *arg, int status, lien_msg *reply)
     size_t len = 0;
     // The call borrows its read space no more: a handler that reads on must not believe this.
     run_fill(&c->read, c->id, CHAOS_NEXT);
-    c->status = status;
+    c->status = worker_judge(CHAOS_CALL_DONE, status);
     worker_count(status == 0 ? CHAOS_CALLS : CHAOS_CALLS_ENDED);
     if (status == 0) {
         int rc = reply ? lien_msg_head(reply, &data, &len) : LIEN_ENOTFOUND;
@@ -61,7 +61,7 @@ static void on_call_done(void *arg, int status, lien_msg *reply)
 static void on_call_released(void *arg, int status)
 {
     struct call *c = arg;
-    if (status == 0) {
+    if (worker_judge(CHAOS_CALL_RELEASED, status) == 0) {
         run_from_space(&c->write, &c->space);
         if (c->status == 0)
             run_check(&c->write, c->id, CHAOS_READ, CHAOS_TURN, "a write space");
@@ -109,8 +109,8 @@ static struct call *call_begin(struct link *link, bool storm)
     opts.on_released = on_call_released;
     opts.arg = c;
     worker.pending++;
-    if (lien_call_start(link->conn, call_names[chaos_below(CALL_KINDS)], &args, sizeof args, &opts,
-                        &c->handle) == 0)
+    if (worker_judge(CHAOS_CALL, lien_call_start(link->conn, call_names[chaos_below(CALL_KINDS)],
+                                                 &args, sizeof args, &opts, &c->handle)) == 0)
         return c;
     worker.pending--;
     run_from_space(&c->write, &c->space);
@@ -124,7 +124,7 @@ static void call_end(struct call *c, bool cancel)
 {
     void *data;
     if (cancel) {
-        int rc = lien_call_cancel(c->handle);
+        int rc = worker_judge(CHAOS_CLOSE, lien_call_cancel(c->handle));
         if (rc == 0)
             rc = lien_buf_mut(c->read.bufs[0], &data);
         if (rc != 0)
@@ -135,7 +135,7 @@ static void call_end(struct call *c, bool cancel)
         chaos_sleep(1);
     if (!c->done)
         worker_wrong("a call that is not done a minute after its deadline", 0);
-    lien_call_close(&c->handle);
+    worker_judge(CHAOS_CLOSE, lien_call_close(&c->handle));
     call_unref(c);
 }
 
@@ -192,12 +192,13 @@ static void lent_back(struct lent *l, int status)
 static void on_sent(void *arg, int status)
 {
     (void)arg;
+    worker_judge(CHAOS_SEND_DONE, status);
     worker_count(status == 0 ? CHAOS_MESSAGES : CHAOS_MESSAGES_LOST);
 }
 
 static void on_body_released(void *arg, int status)
 {
-    lent_back(arg, status);
+    lent_back(arg, worker_judge(CHAOS_SEND_RELEASED, status));
 }
 
 static void message(struct link *link)
@@ -211,14 +212,14 @@ static void message(struct link *link)
     opts.on_done = on_sent;
     opts.on_released = on_body_released;
     opts.arg = l;
-    if (lien_send(link->conn, &head, offsetof(struct message_head, token), l->run.bufs, l->run.n,
-                  &opts) != 0)
+    if (worker_judge(CHAOS_SEND, lien_send(link->conn, &head, offsetof(struct message_head, token),
+                                           l->run.bufs, l->run.n, &opts)) != 0)
         lent_back(l, 0);
 }
 
 static void on_grant_released(void *arg, int status)
 {
-    if (status == 0)
+    if (worker_judge(CHAOS_GRANT_RELEASED, status) == 0)
         worker_count(CHAOS_GRANTS);
     lent_back(arg, status);
 }
@@ -234,12 +235,13 @@ static lien_grant *grant_begin(struct link *link)
     lien_grant_opts_init(&opts);
     opts.on_released = on_grant_released;
     opts.arg = l;
-    if (lien_grant_open(link->conn, l->run.bufs, l->run.n, &opts, &head.token, &grant) != 0) {
+    if (worker_judge(CHAOS_GRANT_OPEN, lien_grant_open(link->conn, l->run.bufs, l->run.n, &opts,
+                                                       &head.token, &grant)) != 0) {
         lent_back(l, 0);
         return NULL;
     }
     // When it cannot be sent nobody reads the grant, and closing it ends it.
-    if (lien_send(link->conn, &head, sizeof head, NULL, 0, NULL) != 0)
+    if (worker_judge(CHAOS_SEND, lien_send(link->conn, &head, sizeof head, NULL, 0, NULL)) != 0)
         chaos_sleep(1);
     return grant;
 }
@@ -253,8 +255,9 @@ static void grants(struct link *link)
     uint64_t end = chaos_ms() + (chaos_below(3) ? 1000 : chaos_below(20));
     for (unsigned i = 0; i < n; i++) {
         uint64_t now = chaos_ms();
-        lien_grant_wait(all[i], now < end ? (uint32_t)(end - now) : 0);
-        lien_grant_close(&all[i]); // which revokes it
+        worker_judge(CHAOS_GRANT_WAIT,
+                     lien_grant_wait(all[i], now < end ? (uint32_t)(end - now) : 0));
+        worker_judge(CHAOS_CLOSE, lien_grant_close(&all[i])); // which revokes it
     }
 }
 

@@ -37,10 +37,8 @@ int run_open(struct run *run, size_t len)
     unsigned n = len >= 1024 ? 1 + chaos_below(CHAOS_RUN_BUFS) : 1;
     for (unsigned i = 0; i < n; i++) {
         size_t part = i + 1 < n ? len / n / 8 * 8 : len - (n - 1) * (len / n / 8 * 8);
-        int rc = lien_pool_alloc(worker.pool, part, &run->bufs[i]);
+        int rc = worker_judge(CHAOS_ALLOC, lien_pool_alloc(worker.pool, part, &run->bufs[i]));
         if (rc != 0) {
-            if (rc != LIEN_ELIMIT)
-                worker_wrong("lien_pool_alloc", rc);
             worker_count(CHAOS_NO_ROOM);
             run_free(run);
             return rc;

@@ -19,7 +19,7 @@ static void echo(lien_request *request, lien_conn *conn, void *arg)
     (void)conn;
     (void)arg;
     if (lien_request_args(request, &data, &len) != 0 ||
-        lien_request_reply(&request, 0, data, len) != 0)
+        worker_judge(CHAOS_REPLY, lien_request_reply(&request, 0, data, len)) != 0)
         lien_request_drop(&request);
 }
 
@@ -35,7 +35,8 @@ static void call_back(const lien_conn *conn, uint64_t id)
         return;
     lien_call_opts_init(&opts);
     opts.timeout_ms = 500;
-    if (lien_call_wait(link->conn, "chaos/echo", &id, sizeof id, &opts, &reply) == 0) {
+    if (worker_judge(CHAOS_CALL_WAIT, lien_call_wait(link->conn, "chaos/echo", &id, sizeof id,
+                                                     &opts, &reply)) == 0) {
         int rc = lien_msg_head(reply, &data, &len);
         if (rc != 0 || len != sizeof id || memcmp(data, &id, len) != 0)
             worker_wrong("the echo of a call back", rc);
@@ -54,8 +55,9 @@ struct writing {
 static void on_written(void *arg, int status)
 {
     struct writing *w = arg;
-    if (status == 0)
-        status = lien_request_reply(&w->request, 0, &w->id, sizeof w->id);
+    if (worker_judge(CHAOS_WRITE_DONE, status) == 0)
+        status = worker_judge(CHAOS_REPLY,
+                              lien_request_reply(&w->request, 0, &w->id, sizeof w->id));
     if (status == 0)
         worker_count(CHAOS_SERVED);
     lien_request_drop(&w->request);
@@ -64,7 +66,7 @@ static void on_written(void *arg, int status)
 static void on_write_released(void *arg, int status)
 {
     struct writing *w = arg;
-    if (status == 0)
+    if (worker_judge(CHAOS_WRITE_RELEASED, status) == 0)
         run_park(&w->run);
     else
         run_free(&w->run);
@@ -84,7 +86,8 @@ static void write_back(lien_request *request, struct run *run, uint64_t id)
     opts.on_released = on_write_released;
     opts.arg = w;
     worker.pending++;
-    if (lien_request_write(request, run->bufs, run->n, &opts) != 0) {
+    if (worker_judge(CHAOS_REQUEST_WRITE, lien_request_write(request, run->bufs, run->n, &opts)) !=
+        0) {
         worker.pending--;
         free(w);
         run_park(run);
@@ -99,7 +102,7 @@ static int fetch(lien_request *request, enum call_kind kind, struct run *run, ui
     lien_space *space = run_to_space(run);
     lien_transfer_opts_init(&opts);
     opts.flags = kind == CALL_OVERLAPPED ? LIEN_UNVERIFIED : 0;
-    int rc = lien_request_read_wait(request, space, &opts);
+    int rc = worker_judge(CHAOS_REQUEST_READ, lien_request_read_wait(request, space, &opts));
     if (rc == LIEN_EQUARANTINED) {
         worker_count(CHAOS_QUARANTINED);
         lien_space_free(&space);
@@ -108,7 +111,7 @@ static int fetch(lien_request *request, enum call_kind kind, struct run *run, ui
     }
     run_from_space(run, &space);
     if (rc == 0 && kind == CALL_OVERLAPPED)
-        rc = lien_request_verify_wait(request);
+        rc = worker_judge(CHAOS_REQUEST_VERIFY, lien_request_verify_wait(request));
     if (rc == 0 && kind != CALL_PURE)
         run_check(run, id, CHAOS_READ, 0, "a read space, vouched for");
     if (rc == LIEN_ESTALE)
@@ -132,7 +135,7 @@ static void turn(lien_request *request, lien_conn *conn, void *arg)
     if (args.len != lien_request_read_len(request) || args.len != lien_request_write_len(request))
         worker_wrong("the spaces of a call", 0);
     if (run_open(&run, (size_t)args.len) != 0) {
-        lien_request_reply(&request, LIEN_ELIMIT, NULL, 0);
+        worker_judge(CHAOS_REPLY, lien_request_reply(&request, LIEN_ELIMIT, NULL, 0));
         lien_request_drop(&request);
         return;
     }
@@ -179,14 +182,14 @@ struct reading {
 static void on_read_done(void *arg, int status)
 {
     struct reading *r = arg;
-    r->status = status;
+    r->status = worker_judge(CHAOS_READ_DONE, status);
     worker_count(status == 0 ? CHAOS_READS : CHAOS_READS_ENDED);
 }
 
 static void on_read_released(void *arg, int status)
 {
     struct reading *r = arg;
-    if (status == 0) {
+    if (worker_judge(CHAOS_READ_RELEASED, status) == 0) {
         run_from_space(&r->run, &r->space);
         if (r->status == 0)
             run_check(&r->run, r->id, CHAOS_GRANT, 0, "what a token gave to read");
@@ -210,7 +213,7 @@ static void read_grant(lien_conn *conn, const struct message_head *head)
     if (!r)
         abort();
     if (run_open(&r->run, (size_t)head->len) != 0) {
-        lien_release(conn, head->token.bytes, head->token.len);
+        worker_judge(CHAOS_RELEASE, lien_release(conn, head->token.bytes, head->token.len));
         free(r);
         return;
     }
@@ -228,15 +231,16 @@ static void read_grant(lien_conn *conn, const struct message_head *head)
     opts.on_released = on_read_released;
     opts.arg = r;
     worker.pending++;
-    if (lien_read_start(conn, head->token.bytes, head->token.len, r->space, &opts,
-                        cancel ? &read : NULL) != 0) {
+    if (worker_judge(CHAOS_READ_START, lien_read_start(conn, head->token.bytes, head->token.len,
+                                                       r->space, &opts, cancel ? &read : NULL)) !=
+        0) {
         worker.pending--;
         worker_count(CHAOS_READS_ENDED);
         run_from_space(&r->run, &r->space);
         run_park(&r->run);
         free(r);
     } else if (cancel) {
-        lien_read_close(&read);
+        worker_judge(CHAOS_CLOSE, lien_read_close(&read));
     }
 }
 

@@ -9,6 +9,7 @@
 
 #define CHAOS_RUN_BUFS 4u
 #define CHAOS_DRIVERS  3u
+#define WRONG_REPORTED 10u // wrong answers that are described, of each worker
 
 struct worker {
     struct chaos_world *world;
@@ -28,6 +29,10 @@ uint64_t worker_id(void); // unique in all processes and lives
 void worker_count(enum chaos_op op);
 // A claim of the library's header that does not hold.
 void worker_wrong(const char *what, int rc);
+// Counts the answer, and reports it if it is not among those that its header allows. Returns it.
+int worker_judge(enum chaos_judged what, int status);
+// The last lines of the library's log that have this code.
+void worker_tell_log(int code);
 bool worker_running(void);
 // Whether the master asked for this fault; it is taken, and counted.
 bool worker_take_fault(enum chaos_fault fault);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Corners where one end meets another, each once a bug: a peer that dies while one body is read, one is here and one waits for memory; both sides at their last control credit;
-// a pool closed under its connections; memory that comes home to a thread that waits in an app-driven ctx. Over tcp; app-driven but for the third.
+// a pool closed under its connections; memory that comes home to a thread that waits in an app-driven ctx; a listener that ends before we look. Over tcp; app-driven but for the third.
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -275,6 +277,44 @@ static void memory_comes_home(void)
     CHECK_EQ(lien_ctx_close(&ctx), 0);
 }
 
+// -- A listener that ends before we look -----------------------------------------------------------------------------------------
+
+static void on_open_status(lien_conn *conn, int status, void *arg)
+{
+    (void)conn;
+    *(int *)arg = status;
+}
+
+// The kernel connects us and resets that at once, as a process that is killed with a full backlog does. The address is not to blame.
+static void reset_while_connecting(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t len = sizeof at;
+    char address[32];
+    int status = 1;
+    lien_conn *conn;
+    lien_conn_opts opts;
+    lien_ctx *ctx = open_ctx(LIEN_APP_DRIVEN, NULL);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 1) == 0);
+    CHECK_EQ(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    snprintf(address, sizeof address, "127.0.0.1:%u", ntohs(at.sin_port));
+    lien_conn_opts_init(&opts);
+    opts.on_open = on_open_status;
+    opts.arg = &status;
+    CHECK_EQ(lien_conn_open(ctx, address, &opts, &conn), 0);
+    close(fd);
+    const uint64_t begin = fault_ms();
+    while (status == 1 && fault_ms() - begin < 60000) {
+        lien_ctx_progress(ctx);
+        fault_sleep(1);
+    }
+    CHECK_EQ(status, LIEN_ECLOSED);
+    CHECK_EQ(lien_conn_close(&conn), 0);
+    CHECK_EQ(lien_ctx_close(&ctx), 0);
+}
+
 static void test(int argc, char **argv)
 {
     (void)argc;
@@ -283,6 +323,7 @@ static void test(int argc, char **argv)
     last_credit();
     pool_closed_first();
     memory_comes_home();
+    reset_while_connecting();
 }
 
 int main(int argc, char **argv)

@@ -90,7 +90,7 @@ static inline void lien_transfer_opts_init(lien_transfer_opts *opts)
 }
 
 // Reads from the caller's read space into `space`, which is lent until on_released. on_done(0): all bytes are here, and the call still lived when they were. LIEN_ESTALE: they may be
-// anything. LIEN_ECANCELED: the call ended, or the request did. Errors of the start: LIEN_ERANGE (an op outside a space, or there is no read space), LIEN_EOVERLAP, LIEN_EBUSY (`space` is
+// anything. LIEN_ECANCELED: the call ended, or the request did; when it was the connection that ended, its status or this. LIEN_ETIMEDOUT. LIEN_ECHECKSUM, LIEN_EREGISTER, LIEN_EIO as of lien_read_start(). Errors of the start: LIEN_ERANGE (an op outside a space, or there is no read space), LIEN_EOVERLAP, LIEN_EBUSY (`space` is
 // lent), LIEN_ECANCELED, LIEN_ELIMIT. Callbacks run on the request's strand. Never blocks.
 // With LIEN_UNVERIFIED, and in a method that is LIEN_PURE, on_done(0) says that the bytes are here, and nothing more; the buffers that got some are marked (lien_buf_unverified()). LIEN_EUNVERIFIED: a
 // buffer has such bytes of another request, and the read would replace only a part of them.
@@ -109,7 +109,7 @@ LIEN_API int lien_request_verify(lien_request *request, void (*fn)(void *arg, in
 LIEN_API int lien_request_verify_wait(lien_request *request);
 
 // Writes `n` buffers (1 .. LIEN_BUFS_MAX) into the caller's write space: the caller READs them. They stay readable and are not writable until on_released, which is the caller's release. on_done(0): the
-// bytes are in the caller's space. LIEN_EBUSY: another write of this call was running. LIEN_ETIMEDOUT and LIEN_ECANCELED give the write up: bytes may still arrive, so the request can then only
+// bytes are in the caller's space. LIEN_EBUSY: another write of this call was running. LIEN_ECHECKSUM, LIEN_EIO: the caller could not take them. LIEN_ETIMEDOUT and LIEN_ECANCELED give the write up: bytes may still arrive, so the request can then only
 // fail. Errors of the start: LIEN_ERANGE, LIEN_EOVERLAP, LIEN_EBUSY (a buffer is under a read), LIEN_ECANCELED, LIEN_ESTATE (a write was given up), LIEN_ELIMIT,
 // LIEN_EUNVERIFIED (of another request: those of this one are checked by the caller's taking the write). Never blocks.
 LIEN_API int lien_request_write(lien_request *request, lien_buf *const *bufs, size_t n,
@@ -146,7 +146,8 @@ typedef struct lien_call_opts {
     size_t n_body;
     size_t
         reply_max; // bytes of the largest body of a reply. Memory for it is reserved at the start, from the connection's pool; 0: replies have no body
-    // The call ended. `reply`: the handler's bytes, and a body if there is one, to be freed with lien_msg_free(); NULL if there are neither. LIEN_ENOTFOUND: no such method. LIEN_EOVERLOAD.
+    // The call ended. `reply`: the handler's bytes, and a body if there is one, to be freed with lien_msg_free(); NULL if there are neither. The status is the handler's (LIEN_ECANCELED: it dropped the
+    // request), or LIEN_ETIMEDOUT, LIEN_ECANCELED, LIEN_ENOTFOUND: no such method, LIEN_EOVERLOAD, LIEN_EMSGSIZE: the reply's body is above reply_max, LIEN_ECHECKSUM.
     void (*on_done)(void *arg, int status, lien_msg *reply);
     void (*on_released)(void *arg,
                         int status); // both spaces and the body are yours: 0, or LIEN_EQUARANTINED
@@ -162,7 +163,7 @@ static inline void lien_call_opts_init(lien_call_opts *opts)
 
 // Starts a call with `len` bytes of arguments, copied (with spaces of few buffers up to info.eager_max of lien_conn_info() fit). Lends both spaces. `call` may be NULL. LIEN_EAGAIN: no credit, or all
 // call credits are taken; retry after on_writable. LIEN_EMSGSIZE. LIEN_EBUSY: a buffer or the write space is lent. LIEN_EOVERLOAD: the peer takes no new calls. LIEN_ENOTSUP: the peer takes no
-// calls at all. LIEN_ELIMIT: option grants_conn. LIEN_EUNVERIFIED: a buffer of the read space or the body holds bytes that a request read and nobody vouched for. Never blocks.
+// calls at all. LIEN_ELIMIT: option grants_conn. Otherwise as lien_grant_open(). LIEN_EUNVERIFIED: a buffer of the read space or the body holds bytes that a request read and nobody vouched for. Never blocks.
 LIEN_API int lien_call_start(lien_conn *conn, const char *method, const void *args, size_t len,
                              const lien_call_opts *opts, lien_call **call);
 // Ends it with LIEN_ECANCELED unless it ended. The read space's buffers are writable when this returns. No effect afterwards.

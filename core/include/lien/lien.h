@@ -16,6 +16,8 @@
 //  - Options structs begin with their size: fill them with the matching ..._opts_init(), then set fields. NULL options mean the defaults. A size that no
 //    version has is LIEN_EINVAL; a field set that this library does not know yet is LIEN_ENOTSUP; an unknown flag is LIEN_EINVAL.
 //  - A NULL pointer where an object, an output or bytes are needed is LIEN_EINVAL, and so is an object of another ctx. What is refused changes nothing.
+//  - An operation of a connection (an open, a call, a message, a grant, a read, a write, a request) answers the codes that are named at it, at its start and in on_done, and besides: LIEN_ENOMEM; and once
+//    the connection has ended, that status (see on_lost). Reads and writes of requests may say LIEN_ECANCELED for the latter.
 //  - In a forked child every object belongs to the parent: a function that takes one answers LIEN_EFORK, one that returns no code answers as for NULL, and nothing is freed. A new ctx may be
 //    opened there. A callback in which the process forked must not return in the child: exec or _exit.
 //  - Times are milliseconds. As an argument of a _wait function 0 asks without waiting; in an
@@ -350,13 +352,17 @@ typedef struct lien_conn_opts {
     lien_pool *
         pool; // where bodies of received messages go; NULL: a pool of the ctx's own. Closing it first ends the connection at the next body
     void *arg;
-    // Open (0), or it never will be (the status; the log names the stage). Runs once, before any other.
+    // Open (0), or it never will be; the log names the stage. Runs once, before any other. LIEN_EADDR: a name that is not known, an address that cannot be reached. LIEN_EREFUSED: nobody listens, or the
+    // peer cannot take it (its reason is in the log). LIEN_ETIMEDOUT. LIEN_ECLOSED, LIEN_EPEERLOST, LIEN_EIO: the peer or its fabric connection ended, or failed, on the way. LIEN_EAUTH.
+    // LIEN_ENOCOMMON. LIEN_EPROTO: no Lien peer. LIEN_ESYS: this process lacks descriptors or threads. LIEN_ELIMIT: the credits need more work requests than the device has. LIEN_ENODEV.
+    // LIEN_EREGISTER.
     void (*on_open)(lien_conn *conn, int status, void *arg);
     // A message, in the peer's order. Takes ownership: free with lien_msg_free(). NULL: messages wait for lien_msg_recv_wait().
     void (*on_message)(lien_conn *conn, lien_msg *msg, void *arg);
     // After LIEN_EAGAIN from a send: try again. May run without need.
     void (*on_writable)(lien_conn *conn, void *arg);
-    // The connection ended by itself: LIEN_ECLOSED (the peer closed it), LIEN_EPEERLOST, LIEN_EPROTO, LIEN_EIO ... Runs at most once, never after
+    // The connection ended by itself: LIEN_ECLOSED (the peer closed it), LIEN_EPEERLOST (it is gone, or answers no more), LIEN_EPROTO, LIEN_EIO or LIEN_ENODEV (the provider failed). Or a message's body could
+    // not be taken: LIEN_ECHECKSUM, LIEN_EREGISTER, LIEN_ENOMEM, LIEN_ELIMIT (option quarantine_peer_bytes), LIEN_ESTATE (its pool is closed). Runs at most once, never after
     // lien_conn_close(). Operations on it end with that status; their memory waits for evidence.
     void (*on_lost)(lien_conn *conn, int status, void *arg);
     // The last callback, once, after lien_conn_close() and after the last release: 0, or LIEN_EQUARANTINED if memory had to be quarantined.
@@ -375,7 +381,8 @@ static inline void lien_conn_opts_init(lien_conn_opts *opts)
 }
 
 // Connects to a listener at "host:port" ("[v6]:port"). Never blocks (names are resolved elsewhere). The handle is valid until lien_conn_close().
-// Errors that come later come by on_open. LIEN_EADDR: malformed address. LIEN_ELIMIT, by on_open: option quarantine_total_bytes leaves no room for its frames, over a provider whose ends prove nothing.
+// Errors that come later come by on_open. LIEN_EADDR: malformed address. LIEN_ESYS: no thread to resolve a name. LIEN_ESTATE: the ctx is being closed. LIEN_ELIMIT, by on_open: option quarantine_total_bytes
+// leaves no room for its frames, over a provider whose ends prove nothing.
 LIEN_API int lien_conn_open(lien_ctx *ctx, const char *address, const lien_conn_opts *opts,
                             lien_conn **conn);
 // Blocking twin: returns what on_open would say; on error *conn is not written. on_open does not run.
@@ -514,7 +521,7 @@ static inline void lien_send_opts_init(lien_send_opts *opts)
 // Sends one message: a head of `head_len` bytes (0 .. info.eager_max), copied before it returns, and a body of `n` buffers (0 .. LIEN_BUFS_MAX),
 // which move by the peer's READ. The buffers stay the caller's: readable, not writable, until on_released; freeing is put off till then.
 // LIEN_EAGAIN: no credit, retry after on_writable. LIEN_EMSGSIZE: head above eager_max, or body above message_max or 4 GiB. LIEN_ELIMIT: the
-// budget of held grant bytes, as of lien_grant_open(). LIEN_EBUSY: a buffer is under a read. Never blocks.
+// budget of held grant bytes, as of lien_grant_open(). LIEN_EBUSY: a buffer is under a read. Otherwise as lien_grant_open(). Never blocks.
 LIEN_API int lien_send(lien_conn *conn, const void *head, size_t head_len, lien_buf *const *bufs,
                        size_t n, const lien_send_opts *opts);
 // Blocking twin: waits for credit, then for *released*. LIEN_ETIMEDOUT: either nothing was sent (no credit came), or the body is still lent:
@@ -562,7 +569,8 @@ typedef struct lien_token {
 
 // Lets the peer of `conn` read `n` buffers (1 .. LIEN_BUFS_MAX), seen as one run of bytes. Held: they stay untouched (readable, not writable)
 // until the peer's release or the proved end of the connection's endpoint. LIEN_EBUSY: a buffer is under a read. LIEN_ELIMIT: option held_conn_bytes,
-// held_total_bytes or grants_conn (the smaller one of both peers), or a pool's expose_max; where a connection's end proves nothing also quarantine_peer_bytes and quarantine_total_bytes. LIEN_ESTATE: a pool with LIEN_REUSE_PEER is another connection's. LIEN_ECLOSED, LIEN_EREGISTER. Never blocks.
+// held_total_bytes or grants_conn (the smaller one of both peers), or a pool's expose_max; where a connection's end proves nothing also quarantine_peer_bytes and quarantine_total_bytes. LIEN_ESTATE: a pool with LIEN_REUSE_PEER is another connection's, or the
+// connection is not open yet. LIEN_EQUARANTINED, LIEN_EUNVERIFIED: a buffer is in quarantine; holds what a request read and nobody vouched for. LIEN_EREGISTER. Never blocks.
 LIEN_API int lien_grant_open(lien_conn *conn, lien_buf *const *bufs, size_t n,
                              const lien_grant_opts *opts, lien_token *token, lien_grant **grant);
 // Asks the peer to release. The grant ends as any other; a peer that owes its release past option release_ms loses the connection. Again: no effect.
@@ -616,7 +624,8 @@ static inline void lien_read_opts_init(lien_read_opts *opts)
 // LIEN_EOVERLAP: two ops write the same bytes. LIEN_ESTALE: the grant was released or revoked, or is another connection's.
 // LIEN_EBUSY: the space is lent. LIEN_EPROTO: malformed token. LIEN_EPARTIAL: the grant has checksums and an op moves part of a buffer. LIEN_ECHECKSUM: it has none, and option `checksum` demands
 // them; as a status of on_done: the bytes are not those that were granted. LIEN_ELIMIT, also as a status of on_done: beside what is in quarantine, and what else might come to it, there is no room
-// for the space (options quarantine_peer_bytes, quarantine_total_bytes); a read that only other reads leave no room waits for them. `read` may be NULL (fire and forget). Never blocks.
+// for the space (options quarantine_peer_bytes, quarantine_total_bytes); a read that only other reads leave no room waits for them. LIEN_EMSGSIZE: more than the provider moves in one read. LIEN_ESTATE: the connection is not
+// open yet. on_done also: LIEN_ETIMEDOUT, LIEN_ECANCELED, LIEN_ESTALE (revoked meanwhile), LIEN_EREGISTER, LIEN_EIO. `read` may be NULL (fire and forget). Never blocks.
 LIEN_API int lien_read_start(lien_conn *conn, const void *token, size_t token_len,
                              lien_space *space, const lien_read_opts *opts, lien_read **read);
 // on_done(LIEN_ECANCELED) runs soon, unless done is already under way; the space comes back on evidence. Pieces not yet posted are not posted.
@@ -630,7 +639,7 @@ LIEN_API int lien_read_close(lien_read **read);
 LIEN_API int lien_read_wait(lien_conn *conn, const void *token, size_t token_len, lien_buf **slots,
                             size_t n, const lien_read_opts *opts);
 
-// Tells the owner that this side is done with the grant: at once, or after the last running read of it. LIEN_ESTALE: already released.
+// Tells the owner that this side is done with the grant: at once, or after the last running read of it. LIEN_ESTALE: already released, or revoked. LIEN_EPROTO: malformed token.
 LIEN_API int lien_release(lien_conn *conn, const void *token, size_t token_len);
 
 #ifdef __cplusplus
