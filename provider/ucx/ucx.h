@@ -184,7 +184,7 @@ enum lieni_ucx_state {
     LIENI_UCX_UP,     // the only state with posts
     LIENI_UCX_DOWN,   // told DOWN; UCX is not called any more; awaits ep_shutdown
     LIENI_UCX_FAILED, // told FAILED; awaits ep_shutdown
-    LIENI_UCX_CLOSING // ep_shutdown came; the worker is gone; its posts are flushed; awaits ep_destroy
+    LIENI_UCX_CLOSING // ep_shutdown came; UCX is not called any more until the worker's end, then posts are flushed; awaits ep_destroy
 };
 
 enum lieni_ucx_kind {
@@ -198,7 +198,10 @@ enum lieni_ucx_kind {
     LIENI_UCX_KINDS
 };
 
-#define LIENI_UCX_BYE 'B' // over the line: the sender leaves, and no READ of its is unanswered
+// Over the line, with the number of messages that the sender sent in all (4 bytes): it calls UCX no more for this connection.
+#define LIENI_UCX_BYE   'B' // and no READ of its is unanswered
+#define LIENI_UCX_LEAVE 'L' // and READs of its may be
+#define LIENI_UCX_WORD  5u
 
 struct lieni_ucx_post {
     TAILQ_ENTRY(lieni_ucx_post) link;
@@ -259,9 +262,12 @@ struct lieni_ep {
     bool can_accept;
     struct lieni_ucx_lanes lanes;
     unsigned n_lanes;
-    uint64_t token;              // that messages to us must have
-    struct lieni_ucx_lane *line; // of lanes: the socket to the peer, kept open until the end
-    bool bye;                    // it came over the line
+    uint64_t token;               // that messages to us must have
+    struct lieni_ucx_lane *line;  // of lanes: the socket to the peer, kept open until the end
+    uint8_t word[LIENI_UCX_WORD]; // that came over it
+    size_t word_len;
+    uint64_t leave_until; // CLOSING: the peer's end of the line is awaited no longer
+    bool ended;           // the worker is gone for good
     ucp_worker_h worker;
     int worker_fd;
     ucp_ep_h uep;
@@ -310,10 +316,13 @@ int lieni_ucx_peer(struct lieni_ep *ep, const void *address); // makes ep->uep
 bool lieni_ucx_push(struct lieni_ep *ep); // gives UCX what is due; false: nothing was
 bool lieni_ucx_turn(struct lieni_ep *ep); // push and progress; true: there may be more
 void lieni_ucx_break(struct lieni_ep *ep, int code, int error); // it is over, unless it was
-// Its worker is not called any more, and wakes nobody.
+// Its worker is not called any more, and wakes nobody; the peer sees the end of the line.
 void lieni_ucx_quiet(struct lieni_ep *ep);
-// Ends UCX for it, and the line: what was sent before is flushed if `flush`.
-void lieni_ucx_end(struct lieni_ep *ep, bool flush);
+// The beginning of the end: what was sent is flushed if `flush`, the peer hears of it.
+void lieni_ucx_leave(struct lieni_ep *ep, bool flush);
+// The peer does not call UCX any more either, or was waited for long enough.
+bool lieni_ucx_may_end(struct lieni_ep *ep);
+void lieni_ucx_end(struct lieni_ep *ep);
 
 static inline uint32_t lieni_ucx_get32(const uint8_t *at)
 {

@@ -250,7 +250,7 @@ bool lieni_ucx_entry(struct lieni_ep *ep, struct lieni_cqe *cqe)
 {
     pthread_mutex_lock(&ep->lock);
     struct lieni_ucx_post *post = take(&ep->done);
-    if (!post && ep->state == LIENI_UCX_CLOSING && ep->was_up)
+    if (!post && ep->state == LIENI_UCX_CLOSING && ep->was_up && ep->ended)
         post = flush_one(ep);
     if (post) {
         *cqe = (struct lieni_cqe){.context = post->context,
@@ -275,7 +275,9 @@ void lieni_ucx_shutdown(struct lieni_ep *ep)
     pthread_mutex_unlock(&ep->lock);
     if (was == LIENI_UCX_CLOSING)
         return;
-    lieni_ucx_end(ep, was == LIENI_UCX_UP && !ep->broken);
+    lieni_ucx_leave(ep, was == LIENI_UCX_UP && !ep->broken);
+    if (lieni_ucx_may_end(ep))
+        lieni_ucx_end(ep);
     lieni_ucx_touch(ep); // its posts are to be flushed
 }
 
@@ -286,6 +288,10 @@ int lieni_ucx_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *la
     pthread_mutex_unlock(&ep->lock);
     if (!closing)
         return LIEN_ESTATE;
+    if (!ep->ended && !lieni_ucx_may_end(ep))
+        return LIEN_EBUSY;
+    if (!ep->ended)
+        lieni_ucx_end(ep);
     *proof = ep->prov->by_hand ? LIENI_PROVEN : LIENI_UNKNOWN;
     *late = 0;
     lieni_ucx_ep_free(ep);

@@ -22,8 +22,9 @@
 #define AM_ID       1u
 #define ROUNDS      16u // of push and progress before the next endpoint has its turn
 #define FLUSH_NS    (20 * UINT64_C(1000000))
-#define DESCRIPTORS 16u // of a worker, and of UCX's own thread with the first
-#define CREDIT_AT   8u  // receives that are told of at once, unless the peer has few left
+#define LEAVE_NS    (100 * UINT64_C(1000000)) // less than core's drain_ms
+#define DESCRIPTORS 16u                       // of a worker, and of UCX's own thread with the first
+#define CREDIT_AT   8u // receives that are told of at once, unless the peer has few left
 
 enum {
     AT_TOKEN = 0,
@@ -496,28 +497,53 @@ bool lieni_ucx_push(struct lieni_ep *ep)
     return any;
 }
 
-// The peer ended, with READs that it still waits for, or it died. UCX 1.13 aborts the process when it cannot send the answer to such a READ, so it must not see one after that: asked before
-// each progress. After BYE there are none, and what the peer sent last is still to be had: there UCX tells of the end.
-static bool peer_left(struct lieni_ep *ep)
+// -- The line --------------------------------------------------------------------------------------------------------------------------
+
+// UCX 1.13 aborts the process when what it has to send on its own (an answer to a READ, its opening) meets a connection that is gone. So nobody ends a worker before the peer said over the line
+// that it calls UCX no more, or was waited for; and each progress begins with a look at the line.
+
+enum line {
+    QUIET,
+    BYE,
+    GONE // it leaves with READs unanswered, or is dead
+};
+
+static enum line look(struct lieni_ep *ep)
 {
-    uint8_t word;
-    if (ep->bye || !ep->line)
+    while (ep->line && ep->word_len < LIENI_UCX_WORD) {
+        ssize_t n = recv(ep->line->fd, ep->word + ep->word_len, LIENI_UCX_WORD - ep->word_len,
+                         MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return QUIET;
+        if (n <= 0)
+            return GONE;
+        ep->word_len += (size_t)n;
+    }
+    return ep->line && ep->word[0] == LIENI_UCX_BYE ? BYE : GONE;
+}
+
+// Whether nothing is to be had from UCX any more. A peer that said BYE is heard to its last message.
+static bool peer_left(struct lieni_ep *ep, enum line line)
+{
+    if (line == QUIET || (line == BYE && ep->number_in != lieni_ucx_get32(ep->word + 1)))
         return false;
-    ssize_t n = recv(ep->line->fd, &word, 1, MSG_DONTWAIT);
-    ep->bye = n == 1 && word == LIENI_UCX_BYE;
-    if (ep->bye || (n < 0 && (errno == EAGAIN || errno == EINTR)))
-        return false;
-    lieni_ucx_break(ep, n == 1 ? LIEN_EPROTO : LIEN_ECLOSED, n < 0 ? errno : 0);
+    lieni_ucx_break(ep, LIEN_ECLOSED, 0);
     return true;
 }
 
 bool lieni_ucx_turn(struct lieni_ep *ep)
 {
     for (unsigned round = 0; round < ROUNDS && !ep->broken; round++) {
-        if (peer_left(ep))
+        enum line line = look(ep);
+        if (peer_left(ep, line))
             return true;
-        bool pushed = lieni_ucx_push(ep);
-        if (lieni_ucx.ucp_worker_progress(ep->worker) == 0 && !pushed)
+        bool pushed = line == QUIET && lieni_ucx_push(ep);
+        unsigned n = lieni_ucx.ucp_worker_progress(ep->worker);
+        if (peer_left(ep, line))
+            return true;
+        if (n == 0 && !pushed)
             return false;
     }
     return true;
@@ -604,7 +630,7 @@ static void flush(struct lieni_ep *ep)
     void *request = lieni_ucx.ucp_ep_flush_nbx(ep->uep, &param);
     if (!UCS_PTR_IS_PTR(request))
         return;
-    while (!ep->broken && !peer_left(ep) &&
+    while (!ep->broken && !peer_left(ep, look(ep)) &&
            lieni_ucx.ucp_request_check_status(request) == UCS_INPROGRESS &&
            env->now(env->self) < until) {
         struct pollfd fd = {.fd = ep->worker_fd, .events = POLLIN};
@@ -633,6 +659,8 @@ void lieni_ucx_quiet(struct lieni_ep *ep)
     if (ep->worker_fd >= 0)
         epoll_ctl(ep->prov->epfd, EPOLL_CTL_DEL, ep->worker_fd, NULL);
     ep->worker_fd = -1;
+    if (ep->line)
+        shutdown(ep->line->fd, SHUT_WR); // its result says nothing
 }
 
 static void worker_end(struct lieni_ep *ep)
@@ -661,18 +689,34 @@ static void worker_end(struct lieni_ep *ep)
         control_over(&ep->controls[i]);
 }
 
-void lieni_ucx_end(struct lieni_ep *ep, bool flush_first)
+void lieni_ucx_leave(struct lieni_ep *ep, bool flush_first)
 {
-    const uint8_t bye = LIENI_UCX_BYE;
+    const struct lieni_env *env = ep->prov->env;
+    uint8_t word[LIENI_UCX_WORD];
     if (ep->uep && flush_first)
         flush(ep);
-    bool clean = ep->uep && !ep->broken && !reads_fly(ep);
-    if (clean && ep->line) // its result says nothing
-        (void)!send(ep->line->fd, &bye, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    lieni_ucx_close_lanes(ep, !clean); // the peer sees the end of the line before that of UCX
     ep->cancelled = true;
-    lieni_ucx_untouch(ep);
+    bool clean = flush_first && !ep->broken && !reads_fly(ep);
+    word[0] = clean ? LIENI_UCX_BYE : LIENI_UCX_LEAVE;
+    lieni_ucx_put32(word + 1, ep->number_out);
+    if (ep->line)
+        (void)!send(ep->line->fd, word, sizeof word, MSG_NOSIGNAL | MSG_DONTWAIT);
+    lieni_ucx_quiet(ep);
+    lieni_ucx_close_lanes(ep, !ep->uep);
+    ep->leave_until = env->now(env->self) + LEAVE_NS;
+}
+
+bool lieni_ucx_may_end(struct lieni_ep *ep)
+{
+    const struct lieni_env *env = ep->prov->env;
+    return !ep->worker || look(ep) != QUIET || env->now(env->self) >= ep->leave_until;
+}
+
+void lieni_ucx_end(struct lieni_ep *ep)
+{
     if (ep->worker)
         worker_end(ep);
     lieni_ucx_close_lanes(ep, true);
+    lieni_ucx_untouch(ep);
+    ep->ended = true;
 }

@@ -118,6 +118,8 @@ static void prov_close(struct lieni_prov *prov)
         uint64_t late;
         while ((ep = TAILQ_FIRST(&domain->eps))) {
             lieni_ucx_shutdown(ep);
+            if (!ep->ended)
+                lieni_ucx_end(ep);
             lieni_ucx_destroy(ep, &proof, &late);
         }
         domain_close(domain, &proof);
@@ -260,8 +262,12 @@ static bool serve(struct lieni_ep *ep, struct lieni_event *events, unsigned max,
         if (ep->broken && *n < max)
             events[(*n)++] = went_down(ep);
         return more || *n == max;
-    case LIENI_UCX_DOWN:
     case LIENI_UCX_CLOSING:
+        if (!ep->ended && lieni_ucx_may_end(ep))
+            lieni_ucx_end(ep);
+        *n = entries(ep, events, max);
+        return *n == max;
+    case LIENI_UCX_DOWN:
         *n = entries(ep, events, max);
         return *n == max;
     case LIENI_UCX_FAILED:

@@ -47,17 +47,27 @@ void side_open(struct side *side)
     CHECK_RC(ucx->domain_open(side->prov, "127.0.0.1", &side->domain), 0);
 }
 
-void side_close(struct side *side, enum lieni_proof want)
+void side_end(struct side *side, enum lieni_proof want)
 {
     enum lieni_proof proof = LIENI_UNKNOWN;
-    uint64_t late = 7;
-    if (side->ep) {
-        ucx->ep_shutdown(side->ep);
-        ucx->ep_shutdown(side->ep);
-        CHECK_RC(ucx->ep_destroy(side->ep, &proof, &late), 0);
-        CHECK(proof == want && late == 0);
+    uint64_t late = 7, since = pair_now(NULL);
+    int rc;
+    ucx->ep_shutdown(side->ep);
+    ucx->ep_shutdown(side->ep);
+    while ((rc = ucx->ep_destroy(side->ep, &proof, &late)) == LIEN_EBUSY) {
+        CHECK(pair_now(NULL) - since < HANG_MS * UINT64_C(1000000));
+        turn(side, NULL);
     }
+    CHECK_RC(rc, 0);
+    CHECK(proof == want && late == 0);
     side->ep = NULL;
+}
+
+void side_close(struct side *side, enum lieni_proof want)
+{
+    enum lieni_proof proof;
+    if (side->ep)
+        side_end(side, want);
     CHECK_RC(ucx->domain_close(side->domain, &proof), 0);
     ucx->close(side->prov);
 }

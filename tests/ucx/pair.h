@@ -31,6 +31,8 @@ uint64_t pair_now(void *self);
 void side_open(struct side *side);
 // Ends the endpoint if there is one, with this proof; then the rest.
 void side_close(struct side *side, enum lieni_proof want);
+// Its endpoint only, also against a peer that stands still.
+void side_end(struct side *side, enum lieni_proof want);
 void side_listen(struct side *side, const struct lieni_recv *recvs, size_t n);
 void side_connect(struct side *side, uint16_t port, const struct lieni_recv *recvs, size_t n);
 int side_try_connect(struct side *side, uint16_t port);

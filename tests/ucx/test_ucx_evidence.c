@@ -174,12 +174,12 @@ static void late_answers(void)
     post_reads(info.key);
     for (unsigned i = 0; i < 50; i++)
         turn(&reader, NULL);
-    ucx->ep_shutdown(reader.ep);
-    UNTIL(&reader, NULL, reader.entries == 1 + READS);
-    UNTIL(&owner, &reader, owner.down == 1);
+    side_end(&reader, LIENI_PROVEN); // which waits a little for the owner
+    CHECK(reader.entries == 1 || reader.entries == 1 + READS);
+    UNTIL(&owner, NULL, owner.down == 1);
     for (unsigned i = 0; i < 100; i++)
         turn(&owner, &reader);
-    CHECK(untouched() && reader.bad == READS);
+    CHECK(untouched());
     CHECK_RC(ucx->mr_close(mr), 0);
     side_close(&owner, LIENI_PROVEN);
     side_close(&reader, LIENI_PROVEN);
@@ -200,7 +200,7 @@ static void closed_in_the_middle(unsigned turns)
     for (unsigned i = 0; i < turns; i++)
         turn(i % 2 ? &owner : &reader, NULL);
     ucx->ep_shutdown(reader.ep);
-    UNTIL(&reader, NULL, reader.entries == READS);
+    UNTIL(&reader, &owner, reader.entries == READS);
     static uint8_t then[sizeof copy];
     memcpy(then, copy, sizeof copy);
     for (unsigned i = 0; i < READS; i++) {
