@@ -268,6 +268,7 @@ struct lieni_ep {
     size_t word_len;
     uint64_t leave_until; // CLOSING: the peer's end of the line is awaited no longer
     bool ended;           // the worker is gone for good
+    bool unheard;         // ep_destroy was tried: entries would prove nothing any more
     ucp_worker_h worker;
     int worker_fd;
     ucp_ep_h uep;

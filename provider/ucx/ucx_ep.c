@@ -249,8 +249,8 @@ static struct lieni_ucx_post *flush_one(struct lieni_ep *ep)
 bool lieni_ucx_entry(struct lieni_ep *ep, struct lieni_cqe *cqe)
 {
     pthread_mutex_lock(&ep->lock);
-    struct lieni_ucx_post *post = take(&ep->done);
-    if (!post && ep->state == LIENI_UCX_CLOSING && ep->was_up && ep->ended)
+    struct lieni_ucx_post *post = ep->unheard ? NULL : take(&ep->done);
+    if (!post && !ep->unheard && ep->state == LIENI_UCX_CLOSING && ep->was_up && ep->ended)
         post = flush_one(ep);
     if (post) {
         *cqe = (struct lieni_cqe){.context = post->context,
@@ -288,6 +288,7 @@ int lieni_ucx_destroy(struct lieni_ep *ep, enum lieni_proof *proof, uint64_t *la
     pthread_mutex_unlock(&ep->lock);
     if (!closing)
         return LIEN_ESTATE;
+    ep->unheard = true;
     if (!ep->ended && !lieni_ucx_may_end(ep))
         return LIEN_EBUSY;
     if (!ep->ended)

@@ -22,9 +22,9 @@
 #define AM_ID       1u
 #define ROUNDS      16u // of push and progress before the next endpoint has its turn
 #define FLUSH_NS    (20 * UINT64_C(1000000))
-#define LEAVE_NS    (100 * UINT64_C(1000000)) // less than core's drain_ms
-#define DESCRIPTORS 16u                       // of a worker, and of UCX's own thread with the first
-#define CREDIT_AT   8u // receives that are told of at once, unless the peer has few left
+#define LEAVE_NS    (2000 * UINT64_C(1000000)) // a busy machine may keep the peer from looking
+#define DESCRIPTORS 16u // of a worker, and of UCX's own thread with the first
+#define CREDIT_AT   8u  // receives that are told of at once, unless the peer has few left
 
 enum {
     AT_TOKEN = 0,

@@ -56,7 +56,7 @@ void side_end(struct side *side, enum lieni_proof want)
     ucx->ep_shutdown(side->ep);
     while ((rc = ucx->ep_destroy(side->ep, &proof, &late)) == LIEN_EBUSY) {
         CHECK(pair_now(NULL) - since < HANG_MS * UINT64_C(1000000));
-        turn(side, NULL);
+        turn(side, side->peer && side->peer->ep ? side->peer : NULL);
     }
     CHECK_RC(rc, 0);
     CHECK(proof == want && late == 0);
@@ -107,6 +107,8 @@ void pair_up(struct side *owner, struct side *reader)
     side_listen(owner, NULL, 0);
     side_connect(reader, owner->port, NULL, 0);
     UNTIL(owner, reader, owner->up && reader->up);
+    owner->peer = reader;
+    reader->peer = owner;
 }
 
 static unsigned events_of(struct side *side)

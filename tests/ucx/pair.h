@@ -18,6 +18,7 @@ struct side {
     struct lieni_domain *domain;
     struct lieni_ep *ep;
     uint16_t port;
+    struct side *peer; // of pair_up: makes progress while this side ends, unless NULL
     unsigned up, failed, down, entries, good, bad;
     int status;
     struct lieni_cqe last;

@@ -61,6 +61,7 @@ static void messages(void)
     UNTIL(&owner, &reader, poll(fds, 2, 0) == 0);
     CHECK_RC(ucx->post_send(reader.ep, out, 4000, NULL, 42), 0);
     UNTIL(&owner, &reader, reader.of[42] == 1);
+    reader.peer = &owner;
     side_close(&reader, LIENI_PROVEN);
     UNTIL(&owner, NULL, owner.down == 1);
     CHECK(owner.of[41] == 1 && owner.status_of[41] == 0 && owner.last.len == 4000);
@@ -170,6 +171,7 @@ static void strangers(void)
         CHECK(peek(fds[i]) == 0);
         close(fds[i]);
     }
+    owner.peer = &reader;
     side_close(&owner, LIENI_PROVEN);
     UNTIL(&reader, NULL, reader.down == 1);
     side_close(&reader, LIENI_PROVEN);

@@ -174,6 +174,7 @@ static void late_answers(void)
     post_reads(info.key);
     for (unsigned i = 0; i < 50; i++)
         turn(&reader, NULL);
+    reader.peer = NULL;
     side_end(&reader, LIENI_PROVEN); // which waits a little for the owner
     CHECK(reader.entries == 1 || reader.entries == 1 + READS);
     UNTIL(&owner, NULL, owner.down == 1);

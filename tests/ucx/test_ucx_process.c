@@ -92,6 +92,7 @@ static void starved(void)
             up_once = owner.up && reader.up;
         }
         short_once = short_once || !up_once;
+        owner.peer = &reader;
         limit.rlim_cur = all;
         CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
         side_close(&owner, LIENI_PROVEN);
