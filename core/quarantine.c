@@ -96,9 +96,11 @@ int lieni_quarantine_join(struct lieni_quarantine *q, struct lieni_quarantine_do
     if (!peer)
         return LIEN_ENOMEM;
     for (struct lieni_node *n = peer->shares.next; n != &peer->shares; n = n->next) {
-        *out = lieni_container(n, struct lieni_quarantine_share, of_peer);
-        if ((*out)->domain == domain) {
-            (*out)->conns++;
+        struct lieni_quarantine_share *old = lieni_container(n, struct lieni_quarantine_share,
+                                                             of_peer);
+        if (old->domain == domain) {
+            old->conns++;
+            *out = old;
             return 0;
         }
     }

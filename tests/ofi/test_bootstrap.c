@@ -332,8 +332,8 @@ int main(void)
 {
     const struct lieni_platform *platform = lieni_platform_real();
     ops = platform->net;
-    static const char *const names[] = {"verbs", "tcp", "sockets", "stream",
-                                        "ws",    "wss", "h2c",     "h2"};
+    static const char *const names[] = {"verbs", "tcp", "sockets", "stream", "ws",
+                                        "wss",   "h2c", "h2",      "ucx"};
     const size_t n = sizeof names / sizeof names[0];
     for (size_t i = 0; i < n; i++)
         CHECK(platform->providers[i] && !strcmp(platform->providers[i]->traits->name, names[i]));

@@ -182,7 +182,7 @@ static void unset(void)
     CHECK(is(to("127.0.0.1", "127.0.0.1"), "tcp lo 127.0.0.1"));
     CHECK(is(to("fd09::2", "fd09::1"), "tcp eth1 fd09::1"));
     CHECK(reason("sockets", "", "never chosen by default: LIEN_PROVIDER or FI_PROVIDER"));
-    CHECK(reason("ucx", "", "not built"));
+    CHECK(reason("ucx", "", "never chosen by default: LIEN_PROVIDER"));
     no_device = true;
     CHECK(is(to("10.1.0.7", "10.9.0.1"), "tcp eth0 10.9.0.1"));
     CHECK(reason("verbs", "", "no RDMA device"));
@@ -274,6 +274,9 @@ static void complaints(void)
     no_device = true;
     CHECK(lieni_select_complain(&selection, NULL, NULL, log_) == LIEN_ENOPROVIDER);
     CHECK(heard("candidate verbs: no RDMA device\n"));
+    CHECK(begin("provider=ucx", NULL, NULL) == 0);
+    CHECK(lieni_select_complain(&selection, NULL, NULL, log_) == LIEN_ENOPROVIDER);
+    CHECK(heard("candidate ucx: not built\n"));
     CHECK(begin("provider=vebrs", NULL, NULL) == 0);
     CHECK(lieni_select_complain(&selection, NULL, NULL, log_) == LIEN_ENOPROVIDER);
     CHECK(heard("option provider is \"vebrs\" (the name of none)"));
