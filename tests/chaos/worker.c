@@ -23,7 +23,7 @@
 #define MAPS_SLACK 24u // malloc's and the threads'
 // What stays on the heap while a ctx is open, for the next time: the library's tables and libfabric's pools of a domain grow to the most that ran at one time (here at most some 100 connections and IN_FLIGHT
 // operations): up to 200 KiB was seen, most of it by the first peace. What libfabric forgets has memory, too.
-#define HEAP_FIRST ((uint64_t)256 << 10)
+#define HEAP_FIRST ((uint64_t)512 << 10)
 #define HEAP_LATER ((uint64_t)128 << 10)
 // What stays when the ctx is closed: 46 KiB of libfabric's and libc's, as much in a life of ten minutes as in one of a second.
 #define HEAP_CLOSED    ((uint64_t)64 << 10)
