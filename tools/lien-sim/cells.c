@@ -97,8 +97,11 @@ static bool of_destruction(enum fault fault)
 }
 
 // So seldom that CELLS_RARE_SEEDS programs are needed.
-static bool rare(enum fault fault)
+static bool rare(enum fault fault, enum cell_state state)
 {
+    if (fault == FAULT_SPURIOUS &&
+        state == CELL_FABRIC) // the entries of connections that never came up
+        return true;
     return (fault >= FAULT_LIE && fault <= FAULT_GARBAGE) || fault >= FAULT_MADE_UP;
 }
 
@@ -389,7 +392,8 @@ static uint64_t least_of(enum fault fault, enum cell_state state, uint64_t least
 {
     if (is_seldom(fault, state))
         return 0;
-    return !rare(fault) || seeds >= CELLS_RARE_SEEDS ? least : least * seeds / CELLS_RARE_SEEDS;
+    return !rare(fault, state) || seeds >= CELLS_RARE_SEEDS ? least
+                                                            : least * seeds / CELLS_RARE_SEEDS;
 }
 
 unsigned cells_print(const struct cells *cells, FILE *out, uint64_t least, uint64_t seeds)

@@ -456,7 +456,7 @@ static const struct knob {
     {KNOB(register_fail), 8, 50000, ALL_CLASSES},
     {KNOB(reorder), 2, 800000, ALL_CLASSES},
     {KNOB(lie), 2, 900000, IN(LIENI_SIM_SOCKETS) | IN(LIENI_SIM_OWN_ONLY)},
-    {KNOB(stall), 5, 60000, ALL_CLASSES},
+    {KNOB(stall), 8, 60000, ALL_CLASSES},
     {KNOB(lost), 8, 20000, ALL_CLASSES},
     {KNOB(hollow), 24, 500000, ALL_CLASSES},
     {KNOB(false_send), 16, 20000, ALL_CLASSES},
