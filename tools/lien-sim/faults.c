@@ -306,13 +306,15 @@ static enum cell_state draw_state(struct program *p)
 // A state that this fault meets more rarely than others do. The handle of a read or a grant must have been kept; a node dies once.
 static enum cell_state rare_meeting(struct program *p, enum fault fault)
 {
-    static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY, CELL_DRAIN};
+    static const enum cell_state cancels[] = {CELL_ENDING, CELL_DESTROY, CELL_DESTROY,
+                                              CELL_CALL_READING};
+    static const enum cell_state deaths[] = {CELL_BOOT, CELL_ENDING, CELL_CALL_READING};
     if (fault == FAULT_CANCEL)
         return cancels[draw(p, sizeof cancels / sizeof *cancels)];
     if (fault == FAULT_REVOKE)
         return CELL_ENDING;
     if ((fault == FAULT_KILL || fault == FAULT_VANISH) && one_in(p, 3))
-        return one_in(p, 2) ? CELL_BOOT : CELL_ENDING;
+        return deaths[draw(p, sizeof deaths / sizeof *deaths)];
     return draw_state(p);
 }
 
