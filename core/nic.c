@@ -4,6 +4,7 @@
 
 #include "core/nic.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,7 @@ int lieni_nic_get(lien_ctx *ctx, const struct lieni_prov_slot *slot,
             return LIEN_ENOMEM;
         nic->ctx = ctx;
         nic->ops = slot->ops;
-        strncpy(nic->host, host, sizeof(nic->host) - 1);
+        snprintf(nic->host, sizeof(nic->host), "%s", host);
         memcpy(nic->name, local->nic, sizeof(nic->name));
         nic->soft = local->soft;
         int rc = slot->ops->domain_open(slot->prov, host, &nic->domain);
