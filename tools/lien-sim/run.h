@@ -31,7 +31,7 @@ bool run_here(const struct run *run, struct outcome *outcome);
 void run_print(const struct run *run, FILE *out);
 
 // Leaves out steps and faults of a program that fails as long as it goes on failing in the same way, then shows what is left. The exit status.
-// It stops looking after `seconds`; 0: when there is nothing left to try.
+// It stops looking after `seconds` of processor time; 0: when there is nothing left to try.
 int shrink(const struct run *run, struct outcome *outcome, unsigned seconds);
 
 #endif
