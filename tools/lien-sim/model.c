@@ -68,7 +68,8 @@ bool may_lose(const struct program *p, int status)
         return true;
     if (status == LIEN_EPROTO)
         return p->short_release || p->liars;
-    if (status == LIEN_ECHECKSUM) // of a message's body
+    // Of a message's body: its checksum, or a false word that its grant is revoked.
+    if (status == LIEN_ECHECKSUM || status == LIEN_ESTALE)
         return p->liars;
     // A message's body could not be registered, or READ.
     return (status == LIEN_EREGISTER && lieni_sim_world_config(p->world)->p_register_fail) ||
