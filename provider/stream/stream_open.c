@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "provider/fabric_port.h"
 #include "provider/stream/stream.h"
 
 // Bytes that may wait unsent in the kernel: enough to keep a link busy, few enough for messages not to wait long behind them (R19).
@@ -114,52 +115,7 @@ static int resolve(struct lieni_prov *prov, const char *host, uint16_t port,
     return 0;
 }
 
-static uint16_t bound_port(int fd)
-{
-    struct sockaddr_storage addr = {0};
-    socklen_t len = sizeof addr;
-    if (getsockname(fd, (struct sockaddr *)&addr, &len) != 0)
-        return 0;
-    return ntohs(addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&addr)->sin6_port
-                                            : ((struct sockaddr_in *)&addr)->sin_port);
-}
-
 // -- Listening -----------------------------------------------------------------------------------------------------------------------
-
-// A listening socket, or a negative errno.
-static int try_listen(struct lieni_prov *prov, const char *host, uint16_t port)
-{
-    struct sockaddr_storage addr;
-    socklen_t len = 0;
-    int on = 1;
-    if (resolve(prov, host, port, &addr, &len) != 0)
-        return -EINVAL;
-    int fd = socket(addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    if (port != 0) // a port of the range whose last connection is still in TIME_WAIT
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, (struct sockaddr *)&addr, len) == 0 && listen(fd, (int)LIENI_STREAM_LANES) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    return -error;
-}
-
-// Begun at a random port of the range, so that listeners do not race for the same.
-static int listen_in_range(struct lieni_prov *prov, const struct lieni_ep_args *args)
-{
-    if (args->port_lo == 0 && args->port_hi == 0)
-        return try_listen(prov, args->host, 0);
-    if (args->port_lo == 0 || args->port_lo > args->port_hi)
-        return -EINVAL;
-    uint32_t count = (uint32_t)(args->port_hi - args->port_lo) + 1, start;
-    prov->env->random(prov->env->self, &start, sizeof start);
-    int fd = -EADDRINUSE;
-    for (uint32_t i = 0; i < count && fd == -EADDRINUSE; i++)
-        fd = try_listen(prov, args->host, (uint16_t)(args->port_lo + (start % count + i) % count));
-    return fd;
-}
 
 void lieni_stream_close_listener(struct lieni_ep *ep)
 {
@@ -182,7 +138,13 @@ int lieni_stream_listen(struct lieni_domain *domain, const struct lieni_ep_args 
     int code = lieni_stream_ep_new(domain, args, true, &ep);
     if (code != 0)
         return code;
-    int fd = listen_in_range(prov, args);
+    struct sockaddr_storage at;
+    socklen_t len;
+    uint16_t bound = 0;
+    int fd = -EINVAL;
+    if (resolve(prov, args->host, 0, &at, &len) == 0) // else it said why
+        fd = lieni_fabric_port_listen(prov->env, &at, args->port_lo, args->port_hi,
+                                      (int)LIENI_STREAM_LANES, &bound);
     if (fd < 0) {
         char hint[LIENI_LIMITS_NOTE];
         code = lieni_stream_say(
@@ -194,7 +156,6 @@ int lieni_stream_listen(struct lieni_domain *domain, const struct lieni_ep_args 
     }
     ep->listen_fd = fd;
     ep->watch.kind = LIENI_WATCH_LISTEN;
-    uint16_t bound = bound_port(fd);
     snprintf(ep->peer, sizeof ep->peer, "listener %.64s port %u", args->host, bound);
     code = lieni_stream_watch(prov, fd, &ep->watch);
     if (code != 0) {

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "provider/fabric_port.h"
 #include "provider/ucx/ucx.h"
 
 #define ACCEPTS_A_TURN 16u
@@ -97,49 +98,12 @@ static int resolve(struct lieni_prov *prov, const char *host, uint16_t port,
 
 // -- Listening -------------------------------------------------------------------------------------------------------------------------
 
-// A listening socket, or a negative errno.
-static int try_listen(const struct sockaddr_in *at, uint16_t port, uint16_t *bound)
-{
-    struct sockaddr_in addr = *at;
-    socklen_t len = sizeof addr;
-    int on = 1;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -errno;
-    addr.sin_port = htons(port);
-    if (port != 0) // a port of the range whose last connection is still in TIME_WAIT
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, (struct sockaddr *)&addr, len) == 0 && listen(fd, (int)LIENI_UCX_LANES) == 0 &&
-        getsockname(fd, (struct sockaddr *)&addr, &len) == 0) {
-        *bound = ntohs(addr.sin_port);
-        return fd;
-    }
-    int error = errno;
-    close(fd);
-    return -error;
-}
-
-// Begun at a random port of the range, so that listeners do not race for the same.
-static int listen_in_range(struct lieni_prov *prov, const struct sockaddr_in *at, uint16_t lo,
-                           uint16_t hi, uint16_t *bound)
-{
-    if (lo == 0 && hi == 0)
-        return try_listen(at, 0, bound);
-    if (lo == 0 || lo > hi)
-        return -EINVAL;
-    uint32_t count = (uint32_t)(hi - lo) + 1, start;
-    prov->env->random(prov->env->self, &start, sizeof start);
-    int fd = -EADDRINUSE;
-    for (uint32_t i = 0; i < count && fd == -EADDRINUSE; i++)
-        fd = try_listen(at, (uint16_t)(lo + (start % count + i) % count), bound);
-    return fd;
-}
-
 int lieni_ucx_listen(struct lieni_domain *domain, const struct lieni_ep_args *args,
                      struct lieni_ep **out, uint16_t *port)
 {
     struct lieni_prov *prov = domain->prov;
     struct sockaddr_in at;
+    struct sockaddr_storage any = {0};
     struct lieni_ep *ep;
     uint16_t bound = 0;
     int code = resolve(prov, args->host, 0, &at);
@@ -147,7 +111,9 @@ int lieni_ucx_listen(struct lieni_domain *domain, const struct lieni_ep_args *ar
         code = lieni_ucx_ep_new(domain, args, true, &ep);
     if (code != 0)
         return code;
-    int fd = listen_in_range(prov, &at, args->port_lo, args->port_hi, &bound);
+    memcpy(&any, &at, sizeof at);
+    int fd = lieni_fabric_port_listen(prov->env, &any, args->port_lo, args->port_hi,
+                                      (int)LIENI_UCX_LANES, &bound);
     if (fd < 0) {
         char hint[LIENI_LIMITS_NOTE];
         code = lieni_ucx_say(prov, LIEN_LOG_ERROR, lieni_limits_short(-fd) ? LIEN_ESYS : LIEN_EADDR,

@@ -29,23 +29,6 @@ void client_begin(struct client *client)
     sum_restart(client->sum);
 }
 
-static const char *path_name(lien_path path)
-{
-    switch (path) {
-    case LIEN_PATH_NONE:
-        return "none";
-    case LIEN_PATH_RDMA:
-        return "rdma";
-    case LIEN_PATH_KERNEL:
-        return "kernel";
-    case LIEN_PATH_INLINE:
-        return "inline";
-    case LIEN_PATH_SIM:
-        return "sim";
-    }
-    return "unknown";
-}
-
 void client_report(const struct client *client, const char *what, const char *name, uint64_t bytes,
                    uint64_t copied_there)
 {
@@ -58,7 +41,7 @@ void client_report(const struct client *client, const char *what, const char *na
     printf(client->args->tabs ? "%s\t%s\t%" PRIu64 "\t%.3f\t%.3f\t%s\t%s\t%" PRIu64 "\n"
                               : "%s %s: %" PRIu64 " bytes in %.3f s, %.3f GB/s, provider %s, path "
                                 "%s, payload bytes copied by Lien: %" PRIu64 "\n",
-           what, name, bytes, seconds, rate, info.provider, path_name(info.path), copied);
+           what, name, bytes, seconds, rate, info.provider, lien_path_name(info.path), copied);
     fflush(stdout);
 }
 
